@@ -36,6 +36,12 @@ pub struct PastBoost {
     /// Over how many volumes it was striped; absent: it was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<u32>,
+    /// Why no caching volume came into use; absent: one did, or nobody refused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// How many attempts in a row ended so: they are one entry, with the cause and the end of the last one and the cost of all; absent: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
     /// From asking for the volume to the first absorbed write; null: it never came into use.
     pub attach_s: Option<f64>,
     /// From the first absorbed write to the last drain.
@@ -84,6 +90,23 @@ pub struct HistoryReport {
     pub devices: Vec<DeviceHistory>,
 }
 
+impl PastBoost {
+    /// This one and the attempts before, if they were refused for the same reason.
+    fn after(&self, before: &Self) -> Option<Self> {
+        if self.refused.is_none() || self.refused != before.refused {
+            return None;
+        }
+        let both = |one: Option<f64>, other: Option<f64>| Some(one? + other?);
+        Some(Self {
+            attempts: Some(before.attempts.unwrap_or(1).saturating_add(self.attempts.unwrap_or(1))),
+            rented_s: before.rented_s + self.rented_s,
+            cost_agbs: both(before.cost_agbs, self.cost_agbs),
+            cost_usd: both(before.cost_usd, self.cost_usd),
+            ..self.clone()
+        })
+    }
+}
+
 impl HistoryReport {
     /// The last boosts of the devices of these names.
     ///
@@ -116,7 +139,8 @@ impl History {
         Self { directory: directory.to_owned() }
     }
 
-    /// Adds a boost, durably.
+    /// Adds a boost, durably. One that was refused as the last one was takes its place, with a count: a quota that refuses for days is
+    /// one entry.
     ///
     /// # Errors
     /// Whatever the file system answers. The entries before stay readable.
@@ -132,12 +156,17 @@ impl History {
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path)?;
+        if boost.refused.is_some()
+            && let Some((at, before)) = last(&mut file)?
+            && let Some(all) = boost.after(&before)
+        {
+            // A crash in between loses an entry about what was not done.
+            file.set_len(at)?;
+            return append(&mut file, Vec::new(), &all);
+        }
         // What a full disk or a crash left of the entry before stays a line of its own.
-        let mut line = if ends_in_a_line(&mut file)? { Vec::new() } else { vec![b'\n'] };
-        serde_json::to_writer(&mut line, boost)?;
-        line.push(b'\n');
-        file.write_all(&line)?;
-        file.sync_data()
+        let line = if ends_in_a_line(&mut file)? { Vec::new() } else { vec![b'\n'] };
+        append(&mut file, line, boost)
     }
 
     /// The last `most` boosts, the oldest first, and how many entries cannot be read.
@@ -155,6 +184,26 @@ impl History {
         boosts.drain(..boosts.len().saturating_sub(most));
         Ok((boosts, unreadable))
     }
+}
+
+fn append(file: &mut File, mut line: Vec<u8>, boost: &PastBoost) -> io::Result<()> {
+    serde_json::to_writer(&mut line, boost)?;
+    line.push(b'\n');
+    file.write_all(&line)?;
+    file.sync_data()
+}
+
+/// Where the last entry begins, and what it says; `None`: there is none that can be read.
+fn last(file: &mut File) -> io::Result<Option<(u64, PastBoost)>> {
+    let length = file.seek(SeekFrom::End(0))?;
+    let from = length.saturating_sub(LINE_MAX);
+    file.seek(SeekFrom::Start(from))?;
+    let mut tail = Vec::new();
+    file.take(LINE_MAX).read_to_end(&mut tail)?;
+    let Some(line) = tail.strip_suffix(b"\n") else { return Ok(None) };
+    let start = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let entry = line.get(start..).and_then(|entry| serde_json::from_slice(entry).ok());
+    Ok(entry.map(|entry| (from + start as u64, entry)))
 }
 
 fn ends_in_a_line(file: &mut File) -> io::Result<bool> {
@@ -232,6 +281,35 @@ mod tests {
         fs::write(&path, b"\xff\x00nothing of ours").unwrap();
         history.add(&boost(8)).unwrap();
         assert_eq!(numbers(&history, 10), (vec![8], 1));
+    }
+
+    #[test]
+    fn attempts_that_are_refused_for_the_same_reason_are_one_entry() {
+        let directory = tempfile::tempdir().unwrap();
+        let history = History::of(directory.path());
+        let refused = |number: u64, why: &str| PastBoost {
+            refused: Some(why.to_owned()),
+            attach_s: None,
+            rented_s: 1.5,
+            cost_agbs: Some(2.0),
+            ..boost(number)
+        };
+        history.add(&boost(0)).unwrap();
+        (1..500).for_each(|number| history.add(&refused(number, "the quota is used up")).unwrap());
+        let (entries, _) = history.read(10).unwrap();
+        assert_eq!((entries.len(), &entries[0]), (2, &boost(0)));
+        assert_eq!((entries[1].attempts, entries[1].ended_unix_ms, entries[1].rented_s), (Some(499), 499, 748.5));
+        assert_eq!((entries[1].cost_agbs, entries[1].cost_usd), (Some(998.0), None));
+        // Another reason, a boost in between, and a torn entry each begin a new one.
+        history.add(&refused(500, "no capacity")).unwrap();
+        history.add(&boost(501)).unwrap();
+        (502..504).for_each(|number| history.add(&refused(number, "no capacity")).unwrap());
+        assert_eq!(numbers(&History::of(directory.path()), 10), (vec![0, 499, 500, 501, 503], 0));
+        let path = directory.path().join(FILE);
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() - 5]).unwrap();
+        history.add(&refused(504, "no capacity")).unwrap();
+        assert_eq!(numbers(&history, 10), (vec![0, 499, 500, 501, 504], 1));
     }
 
     #[test]

@@ -95,7 +95,12 @@ fn table(boosts: &[PastBoost]) -> Table {
 /// Why a boost began. What was expected of it has columns of its own.
 fn why(boost: &PastBoost) -> String {
     let cause = boost.cause.as_deref().unwrap_or("an earlier run began it");
-    line(cause.split_once("; it is expected to save ").map_or(cause, |(why, _)| why)).into_owned()
+    let cause = cause.split_once("; it is expected to save ").map_or(cause, |(why, _)| why);
+    match (&boost.refused, boost.attempts) {
+        (None, _) => line(cause).into_owned(),
+        (Some(why), None) => line(&format!("{cause}; refused: {why}")).into_owned(),
+        (Some(why), Some(attempts)) => line(&format!("{cause}; refused {attempts} times: {why}")).into_owned(),
+    }
 }
 
 /// GiB of a boost's caching volume, what it grew from, and over how many volumes it was striped.

@@ -181,6 +181,8 @@ impl BoostLog {
             first_cache_gib: grew_from(record).map(Bytes::as_gib),
             mean_cache_gib: grew_from(record).map(|_| record.mean_size.as_gib()),
             volumes: self.boost.as_ref().map(|boost| boost.volumes).filter(|volumes| *volumes > 1),
+            refused: record.refused.clone(),
+            attempts: None,
             attach_s: seconds(record.attach_time()),
             absorb_s: seconds(record.absorb_time()),
             drain_s: seconds(record.drain_time()),
@@ -401,6 +403,7 @@ mod tests {
             ended: at(263),
             high_water: Bytes::ZERO,
             evicted: Bytes::ZERO,
+            refused: None,
             predicted: None,
             observed: Prediction::default(),
         }

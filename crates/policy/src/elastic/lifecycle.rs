@@ -242,7 +242,7 @@ impl Controller {
     pub(super) fn begin(&mut self, cause: Cause, predicted: Option<Prediction>) {
         let size = self.size_with_room(self.next_size);
         self.asked = self.asked.filter(|_| self.tries_again()).or(Some(self.now));
-        self.reason = None;
+        (self.reason, self.refused) = (None, None);
         self.ledger.open(self.now, size);
         let why = cause.sentence(self.now, &self.config, predicted.as_ref());
         self.rental = Some(Rental { cause: Some(cause), why, predicted, ..Rental::new(self.now, size) });
@@ -484,6 +484,7 @@ impl Controller {
                 ended: self.now,
                 high_water: Bytes::new(rental.high_water),
                 evicted: Bytes::new(rental.evicted),
+                refused: self.refused.clone().filter(|_| rental.adopted.is_none()),
                 predicted: rental.predicted,
                 observed,
             });

@@ -137,6 +137,8 @@ pub struct BoostRecord {
     pub high_water: Bytes,
     /// Bytes that a larger cache would have taken.
     pub evicted: Bytes,
+    /// Why its caching volume never came into use; for people. `None`: it did, or nobody refused it.
+    pub refused: Option<String>,
     /// What it was expected to come to; `None`: nobody asked, as for the papers' controller or a boost on request.
     pub predicted: Option<Prediction>,
     /// What it came to: what it moved beyond what the backing volume can tells what it saved.
