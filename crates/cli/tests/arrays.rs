@@ -237,11 +237,9 @@ fn a_creation_that_is_interrupted_or_killed_leaves_no_volume() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(machine.images().len(), MEMBERS);
-    // Whoever looks next deletes them.
-    let daemon = machine.serve();
-    eventually("nothing is left", || machine.images().is_empty());
-    eventually("it can be created again", || machine.json(&["status"])["arrays"][0]["state"] == "absent");
-    drop(daemon);
+    // Whoever looks next deletes them, and waits for it: without a daemon nobody else does.
+    assert_eq!(machine.json(&["status"])["arrays"][0]["state"], "absent");
+    assert_eq!(machine.images(), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -397,4 +395,49 @@ fn a_record_that_cannot_be_written_is_told_at_once() {
     fs::remove_dir_all(machine.at("state/array:scratch")).unwrap();
     assert!(machine.done(&["status"]).starts_with("array scratch: absent"));
     assert_eq!(machine.images(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_daemon_of_a_socket_alone_is_asked_and_no_other_configuration_takes_its_place() {
+    let machine = Machine::new();
+    let socket = machine.at("run/control.sock");
+    let alone = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
+        command.env_remove("SURGETANK_CONFIG").env("SURGETANK_SOCKET", &socket);
+        command.args(["array", "status", "--json"]).output().unwrap()
+    };
+    let daemon = machine.serve();
+    let answer: Value = serde_json::from_slice(&alone().stdout).unwrap();
+    assert_eq!(answer["arrays"][0]["name"], "scratch");
+    drop(daemon);
+    let said = sentence(&alone(), 1);
+    assert!(said.contains("no daemon answers at") && said.contains("control.sock"), "{said}");
+}
+
+#[test]
+fn serve_check_says_where_a_read_cache_exceeds_what_its_provider_rents() {
+    let machine = Machine::new();
+    let cache = "[device.other.read_cache]\nmembers = 4\nmember_size = \"8 MiB\"\n";
+    let members = "members = 3\nmember_size = \"8 MiB\"";
+    for (limit, told) in [
+        ("quota_volumes = 3", "the read cache has 4 members, and the provider rents 3 volumes at once"),
+        (
+            "quota_bytes = \"20 MiB\"",
+            "the read cache's 4 members of 8 MiB take 32 MiB, and quota_bytes of [provider.local] is 20 MiB",
+        ),
+        ("attach_limit = 0", "attach_limit of [provider.local] is 0: the read cache gets no member"),
+    ] {
+        machine.configure(limit, members);
+        let file = machine.at("surgetank.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, format!("{text}{cache}")).unwrap();
+        let output = machine.command(&["serve", "--check"]).output().unwrap();
+        let said = text_of(&output);
+        assert!(said.contains(told), "{limit}: {said}");
+    }
+}
+
+/// Both what was answered and what was said.
+fn text_of(output: &Output) -> String {
+    text(&output.stdout) + &text(&output.stderr)
 }

@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 use surgetank_device::{FileVolume, Options, Volume};
 use surgetank_model::Bytes;
 
-use crate::config::{Backing, CachingConfig, Config, DeviceConfig};
+use crate::config::{Backing, CachingConfig, Config, DeviceConfig, ReadCacheConfig};
 use crate::daemon::refuse_own_ground;
 use crate::exports::{self, check_certificates};
 use crate::{arrays, control, places, starting};
@@ -62,6 +62,10 @@ impl Outlook {
                 (Backing::Array(name), None) => array_size(config, name),
                 (Backing::Path(path), None) => size(path, exports::dm::is_ours(name)),
             };
+            if let Some(cache) = &device.read_cache {
+                let remarks = read_cache_remarks(config, cache).into_iter();
+                outlook.remarks.extend(remarks.map(|remark| format!("device {name}: {remark}")));
+            }
             match (size, &device.caching) {
                 (Err(why), _) => outlook.refused.push(format!("device {name}: {why}")),
                 (Ok(size), Some(caching)) => {
@@ -103,6 +107,26 @@ fn is_served(state: &Path) -> bool {
 fn size(path: &Path, holds: bool) -> Result<Bytes, String> {
     let opened = FileVolume::open(path, Options { read_only: true, exclusive: !holds, ..Options::default() });
     opened.map(|volume| Bytes::new(volume.size())).map_err(|error| error.to_string())
+}
+
+/// What keeps a read cache from having all members, as far as the provider's limits tell.
+fn read_cache_remarks(config: &Config, cache: &ReadCacheConfig) -> Option<String> {
+    let provider = config.providers.get(cache.provider)?;
+    let ReadCacheConfig { members, member_size, .. } = cache;
+    if let Some(why) = provider.rents_nothing() {
+        return Some(format!(
+            "{why}: the read cache gets no member until you write a larger one, or leave it out for no limit"
+        ));
+    }
+    if let Some(most) = provider.volumes_max().filter(|most| most < members) {
+        return Some(format!(
+            "the read cache has {members} members, and the provider rents {most} volumes at once: write fewer members, or raise its quota"
+        ));
+    }
+    let all = Bytes::new(member_size.get().saturating_mul(u64::from(*members)));
+    provider.has_no_room_for(all).map(|why| {
+        format!("the read cache's {members} members of {member_size} take {all}, and {why}: write fewer or smaller ones, or make room")
+    })
 }
 
 /// What the first caching volume is not, or cannot be, as it is configured.

@@ -14,7 +14,7 @@ use surgetank_model::Bytes;
 use surgetank_model::text::line;
 use surgetank_model::toml_error::nearest;
 use surgetank_model::units::Span;
-use surgetank_report::number::duration;
+use surgetank_report::number::{duration, small_dollars, thousands};
 use surgetank_report::{Failure, Table, output};
 
 use crate::commands::whereabouts::{self, Whereabouts};
@@ -143,6 +143,17 @@ fn read_cache(device: &str, cache: &ReadCacheStatus) -> String {
     };
     if let Some(ratio) = cache.hit_ratio {
         text.push_str(&format!("; {:.1} % of what was read came from it", ratio * 100.0));
+    }
+    let money = |usd: Option<f64>| usd.map(small_dollars);
+    match (cache.cost_agbs.map(thousands), money(cache.cost_usd), money(cache.usd_per_hour)) {
+        (Some(agbs), Some(usd), Some(hour)) => {
+            text.push_str(&format!("; its volumes have cost {agbs} AGBs or {usd}, and cost {hour} an hour"));
+        }
+        (Some(agbs), ..) => text.push_str(&format!("; its volumes have cost {agbs} AGBs")),
+        (None, Some(usd), Some(hour)) => {
+            text.push_str(&format!("; its volumes have cost {usd}, and cost {hour} an hour"));
+        }
+        (None, ..) => {}
     }
     if let Some(reason) = &cache.reason {
         let retry = cache.retry_s.map(|seconds| format!(" (tries again in {seconds:.0} s)")).unwrap_or_default();
@@ -481,6 +492,9 @@ mod tests {
             hit_ratio: Some(0.876),
             reason: Some("the volume vanished".into()),
             retry_s: Some(3.0),
+            cost_agbs: Some(5000.0),
+            cost_usd: Some(1.5),
+            usd_per_hour: Some(0.5),
             ..ReadCacheStatus::default()
         };
         let told = |cache| {
@@ -494,6 +508,7 @@ mod tests {
             text.contains("data: the read cache has 9 of 10 members in use and holds 4.5 GiB of 9.0 GiB; 87.6 % of"),
             "{text}"
         );
+        assert!(text.contains("; its volumes have cost 5,000 AGBs or $1.5") && text.contains(" an hour"), "{text}");
         assert!(text.contains("a volume is missing: the volume vanished (tries again in 3 s)"), "{text}");
         let text = told(ReadCacheStatus { members: 0, ..cache });
         assert!(text.contains("data: the volumes of its former read cache are being deleted"), "{text}");

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use surgetank_device::discovery::Disks;
 
+use super::status::ArrayStatus;
 use super::{Arrays, Context};
 use crate::clock::Clock;
 use crate::config::{Backing, Config};
@@ -56,12 +57,14 @@ impl OfflineArrays {
     pub fn handle(&self, request: &Request) -> Result<Value, String> {
         match request {
             Request::ArrayStatus { name } => {
+                // What it goes on with ends with this process.
+                self.await_deletion(name.as_deref());
                 serde_json::to_value(self.arrays.status(name.as_deref())?).map_err(|error| error.to_string())
             }
             Request::ArrayCreate { name } => match self.arrays.create(name) {
                 Ok(()) => Ok(json!({ "remarks": [] })),
                 Err(why) => {
-                    self.await_deletion(name);
+                    self.await_deletion(Some(name));
                     Err(why)
                 }
             },
@@ -75,19 +78,20 @@ impl OfflineArrays {
         }
     }
 
-    /// Waits until what was rented for an array that was not created is deleted: nobody does it once the command has ended. What takes
+    /// Waits until what is being deleted of an array, or of all, is gone: nobody does it once the command has ended. What takes
     /// longer, the next daemon or command goes on with.
-    fn await_deletion(&self, name: &str) {
+    fn await_deletion(&self, name: Option<&str>) {
         let until = Instant::now() + DELETION;
-        let is_under_way = || {
-            self.arrays
-                .status(Some(name))
-                .is_ok_and(|report| report.arrays.iter().any(|array| array.state == "deleting"))
-        };
+        let is_under_way = || self.arrays.status(name).is_ok_and(|report| report.arrays.iter().any(is_being_deleted));
         while is_under_way() && Instant::now() < until {
             std::thread::sleep(LOOK);
         }
     }
+}
+
+/// The array itself, or a volume that counts no more.
+fn is_being_deleted(array: &ArrayStatus) -> bool {
+    array.state == "deleting" || array.volumes.iter().any(|volume| volume.part == "leaving")
 }
 
 /// A device over the array may have its newest data on a caching volume, which would be drained to what is gone.

@@ -38,6 +38,8 @@ pub struct ReadCacheConfig {
     pub member_size: Bytes,
     /// How long a read of a member is waited for before the backing volume is asked.
     pub timeout: Duration,
+    /// What a member costs, if that is known.
+    pub usd_per_gib_month: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -51,6 +53,7 @@ pub(super) struct RawReadCache {
     members: Spanned<u32>,
     member_size: Spanned<Bytes>,
     timeout: Option<Spanned<Span>>,
+    usd_per_gib_month: Option<Spanned<f64>>,
 }
 
 impl RawReadCache {
@@ -94,6 +97,7 @@ impl RawReadCache {
             members,
             member_size,
             timeout: source.at_least("timeout", self.timeout.as_ref(), TIMEOUT_MS)?,
+            usd_per_gib_month: super::price(source, "usd_per_gib_month", self.usd_per_gib_month.as_ref())?,
         })
     }
 }
@@ -137,6 +141,11 @@ timeout = "2 s"
     #[test]
     fn every_mistake_has_a_place_and_a_remedy() {
         let mistakes = [
+            (
+                "timeout = \"2 s\"",
+                "usd_per_gib_month = -0.1",
+                "r.toml:13:21: usd_per_gib_month must be a number of USD that is not negative",
+            ),
             ("= 10", "= 0", "r.toml:11:11: members is 0: a read cache has 1 to 127 members"),
             ("= 10", "= 500", "r.toml:11:11: members is 500: a read cache has 1 to 127 members"),
             (

@@ -5,6 +5,7 @@ use surgetank_rental::Slot;
 use surgetank_rental::read_cache::{Part, VolumeStatus};
 
 use super::manager::Manager;
+use crate::accounting::HOURS_PER_MONTH;
 use crate::clock::unix_ms;
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -41,6 +42,15 @@ pub struct ReadCacheStatus {
     pub reason: Option<String>,
     /// When the next one is tried.
     pub retry_s: Option<f64>,
+    /// What the volumes that are there have cost so far, in adjusted GB-seconds; `null`: their bandwidth is not known.
+    #[serde(default)]
+    pub cost_agbs: Option<f64>,
+    /// The same in money; `null`: their price is not known.
+    #[serde(default)]
+    pub cost_usd: Option<f64>,
+    /// What they cost an hour.
+    #[serde(default)]
+    pub usd_per_hour: Option<f64>,
 }
 
 /// A volume of a read cache.
@@ -86,6 +96,11 @@ pub(super) fn of(manager: &Manager) -> Option<ReadCacheStatus> {
         credits_share: manager.credits_share(volume.place),
     };
     let read = engine.hit_bytes + engine.missed_bytes;
+    let volumes: Vec<ReadCacheVolumeStatus> = life.volumes.iter().map(volume).collect();
+    let gib: f64 = volumes.iter().map(|volume| volume.size_gib).sum();
+    let gib_s: f64 = volumes.iter().map(|volume| volume.size_gib * volume.age_s).sum();
+    let config = manager.wanted.as_ref();
+    let usd = config.and_then(|config| config.usd_per_gib_month).map(|usd| usd / HOURS_PER_MONTH);
     Some(ReadCacheStatus {
         provider: manager.provider.0.clone(),
         volume_type: manager.wanted.as_ref().map(|config| config.volume_type.clone()).unwrap_or_default(),
@@ -98,7 +113,10 @@ pub(super) fn of(manager: &Manager) -> Option<ReadCacheStatus> {
         hit_ratio: (read > 0).then(|| engine.hit_bytes as f64 / read as f64),
         failed_reads: engine.failed_reads,
         memory_mib: engine.memory_bytes as f64 / MIB,
-        volumes: life.volumes.iter().map(volume).collect(),
+        volumes,
+        cost_agbs: config.and_then(|config| config.limits.bandwidth).map(|rate| gib_s * rate.as_mib_s()),
+        cost_usd: usd.map(|usd| usd * gib_s / 3600.0),
+        usd_per_hour: usd.map(|usd| usd * gib),
         reason: life.trouble,
         retry_s: life.retry.map(|at| at.since(manager.now()).as_secs_f64()),
     })
