@@ -399,9 +399,14 @@ fn learned(machine: &Machine) {
 
 /// Members whose credits last for some seconds at most, however fast this machine is.
 fn short_of_credits(more: &str) -> Machine {
+    short_of_credits_with(more, "")
+}
+
+fn short_of_credits_with(more: &str, array: &str) -> Machine {
     let provider = "[provider.local.types.bursty]\niops = \"400 IOPS\"\nbandwidth = \"400 MiB/s\"\npreallocate = false\n\
          iops_credits = { baseline = { per_gib = 1.0, min = \"1 IOPS\" }, bucket = 4000 }";
-    let machine = configured(&format!("{more}\n{provider}"), "volume_type = \"bursty\"\ncopy_rate = \"64 MiB/s\"");
+    let array = format!("volume_type = \"bursty\"\ncopy_rate = \"64 MiB/s\"\n{array}");
+    let machine = configured(&format!("{more}\n{provider}"), &array);
     create(&machine);
     learned(&machine);
     machine
@@ -466,6 +471,49 @@ fn a_quota_that_refuses_the_policy_is_waited_for() {
         asked(&running.client).unwrap().replaced > 0
     });
     eventually("the rotation ends", || is_calm(&asked(&running.client).unwrap()));
+    writers[0].check(&mut nbd).unwrap();
+    drop(nbd);
+    running.stop();
+    delete(&machine);
+}
+
+/// AGBs spent on extra volumes in a day.
+fn spent(status: &ArrayStatus) -> f64 {
+    status.budget.expect("there is a budget")[1].spent_agbs
+}
+
+#[test]
+fn a_budget_holds_replacements_back_over_restarts_and_kills() {
+    // A second of a member is 3 AGBs.
+    let machine = short_of_credits_with("", "budget.agbs_per_day = 70");
+    let mut writers = Writer::several(1, SIZE, 8);
+    let mut running = Running::start(&machine, None);
+    running.client.ask(&rotate(Some(0))).unwrap();
+    eventually("the member is replaced", || {
+        let status = asked(&running.client).unwrap();
+        status.replaced > 0 && is_calm(&status)
+    });
+    let before = spent(&asked(&running.client).unwrap());
+    assert!(before > 0.0, "the extra volume cost nothing");
+    running.kill();
+    assert!(running.was_killed(), "the daemon ended otherwise: {}", machine.log());
+    let text = std::fs::read_to_string(machine.path("config.toml")).unwrap();
+    // Less than what it takes, whatever was learned.
+    let less = format!("budget.agbs_per_day = {:.3}", before + 0.05);
+    std::fs::write(machine.path("config.toml"), text.replace("budget.agbs_per_day = 70", &less)).unwrap();
+    let mut running = Running::start(&machine, None);
+    let mut nbd = running.nbd().unwrap();
+    eventually("the budget is told", || {
+        (0..50).for_each(|_| writers[0].step(&mut nbd).unwrap());
+        asked(&running.client).unwrap().reason.is_some_and(|why| {
+            why.contains("the budget of") && (why.contains("; it does in") || why.contains("raise it"))
+        })
+    });
+    let refused = running.client.ask(&rotate(None)).unwrap_err().to_string();
+    assert!(refused.contains("AGBs per day does not allow it"), "{refused}");
+    let told = asked(&running.client).unwrap();
+    assert_eq!((told.replaced, machine.rented()), (0, MEMBERS), "{told:?}");
+    assert!(spent(&told) > 0.5 * before, "a kill has reset the budget: {} of {before}", spent(&told));
     writers[0].check(&mut nbd).unwrap();
     drop(nbd);
     running.stop();

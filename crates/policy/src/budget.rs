@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use surgetank_model::units::{GIB, Span};
 use surgetank_model::{Bandwidth, Bytes, Instant};
 
-/// The most that caching volumes of one device may cost. `None`: not limited.
+/// The most that caching volumes of one device, or extra volumes of one array, may cost. `None`: not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budget {
     /// AGBs in any hour.
@@ -25,7 +25,7 @@ pub struct Budget {
     pub usd_per_day: Option<f64>,
 }
 
-/// What a caching volume costs by its size.
+/// What a volume costs by its size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tariff {
     /// Reserved bandwidth, for AGBs.
@@ -57,7 +57,7 @@ pub struct PastRental {
 }
 
 /// How much of one window's budget is used.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BudgetUse {
     /// Length of the window in hours (1 or 24).
     pub window_h: u64,
@@ -182,6 +182,25 @@ impl Ledger {
         self.budget == Budget::default()
     }
 
+    /// How long it takes until a volume of `size` may be rented for `further`, if nothing else is rented until then; `None`: the
+    /// budget is too small for it.
+    #[must_use]
+    pub fn allowed_in(&self, now: Instant, size: Bytes, further: Duration) -> Option<Duration> {
+        let mut ledger = self.clone();
+        ledger.close(now);
+        let fits = |wait_s: u64| ledger.fits(now + Duration::from_secs(wait_s), size, further).is_ok();
+        let (mut no, mut yes) = (0, DAY.as_secs() + 1);
+        if !fits(yes) {
+            return None;
+        }
+        // What was spent only becomes less.
+        while no < yes {
+            let middle = no + (yes - no) / 2;
+            if fits(middle) { yes = middle } else { no = middle + 1 }
+        }
+        Some(Duration::from_secs(yes))
+    }
+
     /// Whether a volume of `size` may be rented for `further` from `now` on. Nothing spent falls out of the window
     /// meanwhile, so that the answer holds for every moment until then.
     ///
@@ -204,13 +223,13 @@ impl Ledger {
             match (used.limit_usd, used.spent_usd, needs_usd) {
                 (Some(limit), Some(spent), Some(needs)) if spent + needs > limit => {
                     return Err(format!(
-                        "the budget of ${limit:.2} per {window} does not allow it: ${spent:.4} are spent and a caching \
-                         volume of {size} may need ${needs:.4}"
+                        "the budget of ${limit:.2} per {window} does not allow it: ${spent:.4} are spent and a volume of \
+                         {size} may need ${needs:.4}"
                     ));
                 }
                 (Some(limit), None, _) | (Some(limit), _, None) => {
                     return Err(format!(
-                        "the budget of ${limit:.2} per {window} cannot be kept because the price of the caching volume is \
+                        "the budget of ${limit:.2} per {window} cannot be kept because the price of the volumes is \
                          unknown: state its price or budget in AGBs"
                     ));
                 }
@@ -244,6 +263,10 @@ mod tests {
         assert_eq!(ledger.usage(at(3800)).map(|used| used.spent_agbs), [0.0, 100_000.0]);
         assert!(ledger.fits(at(3750), Bytes::from_gib(10), Duration::from_secs(50)).is_ok());
         assert!(ledger.fits(at(3750), Bytes::from_gib(10), Duration::from_secs(51)).is_err());
+        let allowed_in = |seconds| ledger.allowed_in(at(3700), Bytes::from_gib(10), Duration::from_secs(seconds));
+        assert_eq!(allowed_in(50), Some(Duration::from_secs(50)));
+        assert_eq!(allowed_in(100), Some(Duration::from_secs(100)));
+        assert_eq!(allowed_in(101), None, "more than the budget");
     }
 
     #[test]

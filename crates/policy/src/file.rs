@@ -169,13 +169,35 @@ pub struct RawPolicy {
     budget: RawBudget,
 }
 
+/// A `budget` section as it stands in a file, not yet checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct RawBudget {
+pub struct RawBudget {
     agbs_per_hour: Option<Spanned<f64>>,
     agbs_per_day: Option<Spanned<f64>>,
     usd_per_hour: Option<Spanned<f64>>,
     usd_per_day: Option<Spanned<f64>>,
+}
+
+impl RawBudget {
+    /// Checks it.
+    ///
+    /// # Errors
+    /// The first thing wrong with it, with file, line and column.
+    pub fn check(&self, source: &Source) -> Result<Budget, ConfigError> {
+        Ok(Budget {
+            agbs_per_hour: limit(source, "agbs_per_hour", self.agbs_per_hour.as_ref())?,
+            agbs_per_day: limit(source, "agbs_per_day", self.agbs_per_day.as_ref())?,
+            usd_per_hour: limit(source, "usd_per_hour", self.usd_per_hour.as_ref())?,
+            usd_per_day: limit(source, "usd_per_day", self.usd_per_day.as_ref())?,
+        })
+    }
+
+    /// Where a limit in money stands.
+    #[must_use]
+    pub fn usd_span(&self) -> Option<Range<usize>> {
+        self.usd_per_hour.as_ref().or(self.usd_per_day.as_ref()).map(Spanned::span)
+    }
 }
 
 impl RawPolicy {
@@ -231,12 +253,7 @@ impl RawPolicy {
             forecast: self.forecast,
             value_of_time: value_of_time(source, self.value_of_time.as_ref())?,
             boost_interval: self.boost_interval.map(|span| span.0),
-            budget: Budget {
-                agbs_per_hour: limit(source, "agbs_per_hour", self.budget.agbs_per_hour.as_ref())?,
-                agbs_per_day: limit(source, "agbs_per_day", self.budget.agbs_per_day.as_ref())?,
-                usd_per_hour: limit(source, "usd_per_hour", self.budget.usd_per_hour.as_ref())?,
-                usd_per_day: limit(source, "usd_per_day", self.budget.usd_per_day.as_ref())?,
-            },
+            budget: self.budget.check(source)?,
             retry: (
                 at_least("retry_first", self.retry_first.as_ref(), defaults.retry.0)?,
                 at_least("retry_longest", self.retry_longest.as_ref(), defaults.retry.1)?,

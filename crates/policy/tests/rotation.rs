@@ -305,7 +305,7 @@ fn after_an_outage(seed: u64) -> (f64, u32) {
         waited += 1;
         assert!(waited < 4000, "the array does not recover: {:?}", world.rotation.status());
     }
-    let (factor, before) = (world.rotation.learned().copy_factor.unwrap(), world.starved_s);
+    let (factor, before) = (world.rotation.learned(world.now).copy_factor.unwrap(), world.starved_s);
     run(&mut world, 1500, |_| 2000.0);
     (factor, world.starved_s - before)
 }
@@ -354,7 +354,30 @@ fn no_replacement_begins_that_the_budget_does_not_pay_for() {
     let world = limited();
     assert!((2..=5).contains(&world.replaced), "{}", world.replaced);
     let waiting = world.rotation.status().waiting.unwrap();
-    assert!(waiting.contains("the budget of"), "{waiting}");
+    assert!(waiting.contains("the budget of") && waiting.contains("; it does in "), "{waiting}");
+}
+
+#[test]
+fn a_restart_does_not_reset_the_budget_and_what_somebody_asks_for_is_held_to_it() {
+    let world = limited();
+    let (learned, spent) =
+        (world.rotation.learned(world.now), world.rotation.budget(world.now).unwrap()[1].spent_usd.unwrap());
+    assert!(spent > 0.2 && spent <= 0.3, "{spent}");
+    let budget = Budget { usd_per_day: Some(0.3), ..Budget::default() };
+    let mut again = Rotation::new(Instant::ZERO, world.config.clone(), budget, &learned);
+    assert!((again.budget(Instant::ZERO).unwrap()[1].spent_usd.unwrap() - spent).abs() < 1e-6);
+    let samples = vec![Sample { holds: world.holds, ..Sample::default() }; 4];
+    again.observe(Instant::ZERO + Duration::from_secs(1), &samples);
+    let refused = again.affords(Instant::ZERO, 4).unwrap_err();
+    assert!(refused.contains("the budget of $0.30 per day does not allow it"), "{refused}");
+    again.ask(0);
+    let (soon, later) = (Instant::ZERO + Duration::from_secs(2), Instant::ZERO + Duration::from_secs(86_500));
+    assert_eq!(again.next(soon), None);
+    assert_eq!(again.next(later), Some(0), "a day later it is spent no more");
+    // What no day pays for is said to be so.
+    let little = Budget { usd_per_day: Some(0.001), ..Budget::default() };
+    let never = Rotation::new(Instant::ZERO, world.config.clone(), little, &Learned::default());
+    assert!(never.affords(Instant::ZERO, 1).unwrap_err().contains("raise it"));
 }
 
 #[test]
@@ -386,7 +409,7 @@ fn a_copy_that_goes_on_after_a_restart_is_known_and_what_was_learned_is_kept() {
     let (config, holds) = config(Way::Staggered, 2, 600, 40);
     let mut world = World::new(config.clone(), holds, 0.0, Budget::default());
     run(&mut world, 400, |_| 2900.0);
-    let learned = world.rotation.learned();
+    let learned = world.rotation.learned(world.now);
     assert!((learned.levels[1][0] - world.members[1].0.level).abs() < 3000.0);
     let mut again = Rotation::new(world.now, config, Budget::default(), &learned);
     again.tell(world.now, 1, Progress::Attached);

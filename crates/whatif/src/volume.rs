@@ -68,7 +68,8 @@ impl Activity {
 
     /// MiB/s in each interval, from the start of the run.
     pub fn mib_s(&self) -> impl Iterator<Item = f64> + '_ {
-        let all = self.hours.iter().flat_map(|hour| (0..HOUR).map(|interval| hour.get(interval).copied().unwrap_or(0.0)));
+        let all =
+            self.hours.iter().flat_map(|hour| (0..HOUR).map(|interval| hour.get(interval).copied().unwrap_or(0.0)));
         all.take(self.length).map(|bytes| bytes / INTERVAL.as_secs_f64() / 1_048_576.0)
     }
 

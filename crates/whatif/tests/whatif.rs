@@ -222,7 +222,9 @@ fn a_run_that_takes_too_long_is_refused() {
 /// A forecast of the next night is waited for once, in vain: then the run is over, a day after the last burst and not a year.
 #[test]
 fn a_burst_each_night_is_simulated_for_as_many_nights_as_one_likes() {
-    for (preset, nights) in [Preset::PAPER, Preset::ADAPTIVE].into_iter().flat_map(|preset| [(preset, 50), (preset, 500)]) {
+    for (preset, nights) in
+        [Preset::PAPER, Preset::ADAPTIVE].into_iter().flat_map(|preset| [(preset, 50), (preset, 500)])
+    {
         let mut phases = Vec::new();
         for _ in 0..nights {
             phases.extend([AppPhase::Compute(Duration::from_secs(86_000)), AppPhase::Write(Bytes::from_gib(20))]);

@@ -177,7 +177,13 @@ impl Where {
             Err(error) => return Err(whereabouts::failure(&error, &sockets)),
         }
         let file: PathBuf = self.whereabouts.config().unwrap_or_else(whereabouts::configuration);
-        let config = Config::load(&file).map_err(Failure::invalid)?;
+        let config = Config::load(&file);
+        // A configuration that nobody named is that of the daemon that was, if it has the same socket.
+        let is_meant = config.as_ref().is_ok_and(|config| config.control_socket == sockets.control);
+        if self.whereabouts.names_socket() && !is_meant {
+            return Err(whereabouts::failure(&ClientError::NoDaemon(sockets.control.clone()), &sockets));
+        }
+        let config = config.map_err(Failure::invalid)?;
         Ok(Caretaker::Own(Box::new(OfflineArrays::start(config).map_err(Failure::Failed)?)))
     }
 
@@ -404,6 +410,15 @@ fn people(report: &ArraysReport) -> String {
         }
         if !array.replacing.is_empty() {
             text.push_str(&format!("{}\n", progress(array)));
+        }
+        for used in array.budget.iter().flatten() {
+            let hours = used.window_h;
+            if let Some(limit) = used.limit_agbs {
+                text.push_str(&format!("{:.0} of {limit:.0} AGBs are spent in the last {hours} h\n", used.spent_agbs));
+            }
+            if let (Some(limit), Some(spent)) = (used.limit_usd, used.spent_usd) {
+                text.push_str(&format!("${spent:.4} of ${limit:.4} are spent in the last {hours} h\n"));
+            }
         }
         if let Some(why) = &array.reason {
             text.push_str(&format!("{}: {}\n", line(&array.name), line(why)));

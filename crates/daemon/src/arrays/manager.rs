@@ -171,7 +171,7 @@ impl Manager {
             },
             Message::Replace(slot, reply) => {
                 let slots = slot.map_or_else(|| (0..self.config.members).collect(), |slot| vec![slot]);
-                let replaced = self.life.replace(now, &slots);
+                let replaced = self.affords(slots.len()).and_then(|()| self.life.replace(now, &slots));
                 if replaced.is_ok() {
                     self.asked_for(&slots);
                 }

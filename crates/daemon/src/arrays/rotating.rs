@@ -12,15 +12,17 @@ use serde::{Deserialize, Serialize};
 use surgetank_array::effect::Target;
 use surgetank_array::geometry::region_for;
 use surgetank_device::volume::array::{ArrayStatus, Served};
+use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::Refusal;
 use surgetank_policy::backoff::Backoff;
-use surgetank_policy::budget::{Budget, Tariff};
+use surgetank_policy::budget::{Budget, BudgetUse, PastRental, Tariff};
 use surgetank_policy::rotation::{self, Config, Copying, Learned, Progress, Rotation, Sample, Trouble};
 use surgetank_rental::array::{MemberStatus, Part};
 
 use super::carrying::CHUNK;
 use super::manager::Manager;
+use crate::clock::unix_ms;
 use crate::config::{ArrayConfig, Use};
 use crate::files;
 
@@ -37,6 +39,9 @@ const VERSION: u32 = 1;
 struct Written {
     version: u32,
     learned: Learned,
+    /// When: what was rented goes on from then.
+    #[serde(default)]
+    written_unix_ms: u64,
     /// The credits of volumes, as the policy accounts for them.
     levels: BTreeMap<String, Vec<f64>>,
 }
@@ -83,7 +88,10 @@ fn settings(config: &ArrayConfig, seed: u64) -> Config {
         removal: ASSUMED,
         rest: Duration::ZERO,
         backoff: Backoff::default(),
-        tariff: Tariff { bandwidth: config.limits.bandwidth.unwrap_or(rate), usd_per_gib_hour: None },
+        tariff: Tariff {
+            bandwidth: config.limits.bandwidth.unwrap_or(rate),
+            usd_per_gib_hour: config.usd_per_gib_hour(),
+        },
         seed,
     }
 }
@@ -108,9 +116,11 @@ impl Manager {
             let volume = status.volumes.iter().find(is_member);
             volume.and_then(|volume| written.levels.get(&volume.volume.as_ref()?.0)).cloned().unwrap_or_default()
         };
-        let learned = Learned { levels: (0..self.config.members).map(level).collect(), ..written.learned.clone() };
+        let rentals = since_written(&written, unix_ms());
+        let levels = (0..self.config.members).map(level).collect();
+        let learned = Learned { levels, rentals, ..written.learned.clone() };
         let now = self.now();
-        let mut policy = Rotation::new(now, settings(&self.config, rand::random()), Budget::default(), &learned);
+        let mut policy = Rotation::new(now, settings(&self.config, rand::random()), self.config.budget, &learned);
         // What was asked for before the restart goes on.
         status.wanted.iter().for_each(|slot| policy.ask(*slot));
         self.rotating = Some(Rotating {
@@ -143,6 +153,7 @@ impl Manager {
             self.correct(&mut rotating.policy, &served);
             self.hurry(&mut rotating);
         }
+        let extra = rotating.policy.extra();
         self.progress(&mut rotating);
         let mut moved = false;
         while let Some(slot) = rotating.policy.next(now) {
@@ -162,7 +173,12 @@ impl Manager {
                 Err(why) => rotating.policy.tell(now, slot, Progress::Refused(Refusal::Transient(why))),
             }
         }
+        let is_billed_anew = moved || extra != rotating.policy.extra();
         self.rotating = Some(rotating);
+        if is_billed_anew {
+            // A crash forgets nothing of what the budget pays for.
+            self.write_learned();
+        }
         moved
     }
 
@@ -209,6 +225,12 @@ impl Manager {
         }
     }
 
+    /// Whether the budget pays for the replacement of so many members that somebody asks for.
+    pub(super) fn affords(&self, members: usize) -> Result<(), String> {
+        let members = u32::try_from(members).unwrap_or(u32::MAX);
+        self.rotating.as_ref().map_or(Ok(()), |rotating| rotating.policy.affords(self.now(), members))
+    }
+
     /// Somebody asks for these slots.
     pub(super) fn asked_for(&mut self, slots: &[u32]) {
         let Some(rotating) = &mut self.rotating else { return };
@@ -252,13 +274,14 @@ impl Manager {
 
     /// Writes down what was learned.
     pub(super) fn write_learned(&self) {
-        let Some(rotating) = self.rotating.as_ref().filter(|_| !self.config.credits.is_empty()) else { return };
-        let mut learned = rotating.policy.learned();
+        let keeps = !self.config.credits.is_empty() || self.config.budget != Budget::default();
+        let Some(rotating) = self.rotating.as_ref().filter(|_| keeps) else { return };
+        let mut learned = rotating.policy.learned(self.now());
         let of_slots = std::mem::take(&mut learned.levels);
         let status = self.life.status();
         let active = status.volumes.into_iter().filter(|volume| volume.part == Part::Active);
         let levels = active.filter_map(|volume| Some((volume.volume?.0, of_slots.get(volume.slot? as usize)?.clone())));
-        let written = Written { version: VERSION, learned, levels: levels.collect() };
+        let written = Written { version: VERSION, learned, written_unix_ms: unix_ms(), levels: levels.collect() };
         let bytes = serde_json::to_vec_pretty(&written).map_err(io::Error::other);
         if let Err(error) = bytes.and_then(|bytes| files::write_atomically(&self.store.rotation(), &bytes)) {
             tracing::warn!(array = self.name, %error, "what was learned of the rotation cannot be written down");
@@ -267,7 +290,12 @@ impl Manager {
 
     /// How the rotation stands.
     pub(super) fn rotation(&self) -> Option<rotation::Status> {
-        self.rotating.as_ref().filter(|_| !self.config.credits.is_empty()).map(|rotating| rotating.policy.status())
+        self.rotating.as_ref().map(|rotating| rotating.policy.status())
+    }
+
+    /// How much of the budget is used.
+    pub(super) fn budget(&self) -> Option<[BudgetUse; 2]> {
+        self.rotating.as_ref().and_then(|rotating| rotating.policy.budget(self.now()))
     }
 }
 
@@ -297,6 +325,20 @@ impl Rotating {
         self.before = now;
         samples
     }
+}
+
+/// The extra volumes of the last day as of now. What was rented when this was written may have been there, and billed, until now.
+fn since_written(written: &Written, now_ms: u64) -> Vec<PastRental> {
+    let meanwhile = match written.written_unix_ms {
+        0 => Duration::ZERO,
+        then => Duration::from_millis(now_ms.saturating_sub(then)),
+    };
+    let aged = |rental: &PastRental| {
+        let more = if rental.lasted == rental.started_ago { meanwhile } else { Duration::ZERO };
+        let (started_ago, lasted) = (rental.started_ago.0 + meanwhile, rental.lasted.0 + more);
+        PastRental { started_ago: Span(started_ago), lasted: Span(lasted), size: rental.size }
+    };
+    written.learned.rentals.iter().map(aged).collect()
 }
 
 /// What was learned before. Nothing, if that cannot be read: members have full credits then, as far as the policy knows.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use surgetank_policy::budget::BudgetUse;
 use surgetank_rental::Slot;
 use surgetank_rental::array::{MemberStatus, Part, Stage};
 
@@ -56,6 +57,9 @@ pub struct ArrayStatus {
     pub replaced: u64,
     /// What keeps it from going on.
     pub reason: Option<String>,
+    /// What extra volumes cost in the last hour and day, and may; absent: it is not limited, or no device serves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<[BudgetUse; 2]>,
 }
 
 /// A volume of an array.
@@ -112,6 +116,7 @@ impl ArrayStatus {
             replacing: Vec::new(),
             replaced: 0,
             reason: Some(why),
+            budget: None,
         }
     }
 }
@@ -179,6 +184,7 @@ pub(super) fn of(manager: &Manager) -> ArrayStatus {
         volumes: life.volumes.iter().map(volume).collect(),
         replacing: life.wanted,
         replaced: manager.replaced,
+        budget: manager.budget().filter(|_| life.is_served),
         reason: life.trouble.or_else(|| rotation.as_ref()?.waiting.clone()),
     }
 }

@@ -8,10 +8,13 @@ use surgetank_array::format::MEMBERS_MAX;
 use surgetank_model::units::Span;
 use surgetank_model::volume_type::Credits;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits, VolumeType};
+use surgetank_policy::budget::Budget;
+use surgetank_policy::file::RawBudget;
 use surgetank_policy::rotation::Way;
 use toml::Spanned;
 
 use super::caching::Providers;
+use crate::accounting::HOURS_PER_MONTH;
 use crate::toml_error::{ConfigError, Source, nearest};
 
 /// How long the replaced members of an ephemeral array are kept, by default and at least.
@@ -67,11 +70,24 @@ pub struct ArrayConfig {
     pub rotate_at_once: u32,
     /// How fast a joining member is copied to; `None`: as fast as the volumes are.
     pub copy_rate: Option<Bandwidth>,
+    /// The most that extra volumes may cost.
+    pub budget: Budget,
+    /// What a member costs, if that is known.
+    pub usd_per_gib_month: Option<f64>,
     /// What their type is in the catalog, `aws/gp2`: so a start can say what would be cheaper than their rotation.
     pub catalog_type: Option<VolumeType>,
 }
 
 impl ArrayConfig {
+    /// What a member costs for each GiB and hour: what the section says, else the catalog.
+    #[must_use]
+    pub fn usd_per_gib_hour(&self) -> Option<f64> {
+        let written = self.usd_per_gib_month.map(|usd| usd / HOURS_PER_MONTH);
+        written.or_else(|| {
+            Some(self.catalog_type.as_ref()?.price_per_hour(self.member_size)? / self.member_size.as_gib().max(1e-9))
+        })
+    }
+
     /// Nominal limits of the whole: those of its members together.
     #[must_use]
     pub fn whole_limits(&self) -> Limits {
@@ -97,6 +113,9 @@ pub(super) struct RawArray {
     rotate: Option<Spanned<String>>,
     rotate_at_once: Option<Spanned<u32>>,
     copy_rate: Option<Bandwidth>,
+    #[serde(default)]
+    budget: RawBudget,
+    usd_per_gib_month: Option<Spanned<f64>>,
     catalog_type: Option<Spanned<String>>,
 }
 
@@ -164,7 +183,15 @@ impl RawArray {
                 format!("rotate_at_once is {rotate_at_once}: of {members} members 1 to {members} are replaced at once");
             return Err(source.at(span, message));
         }
+        let usd_per_gib_month = super::price(source, "usd_per_gib_month", self.usd_per_gib_month.as_ref())?;
+        if let (Some(span), None, None) = (self.budget.usd_span(), usd_per_gib_month, &self.catalog_type) {
+            let message =
+                "a budget in USD needs a price: write usd_per_gib_month or catalog_type beside it, or budget in AGBs";
+            return Err(source.at(Some(span), message));
+        }
         Ok(ArrayConfig {
+            budget: self.budget.check(source)?,
+            usd_per_gib_month,
             provider,
             limits: Limits { bandwidth: self.bandwidth.or(of_type.bandwidth), iops: self.iops.or(of_type.iops) },
             credits: providers.by_name[provider]
@@ -241,6 +268,11 @@ export = "nbd"
         assert_eq!((array.members, array.member_size, array.usage), (10, Bytes::from_gib(50), Use::Persistent));
         assert_eq!(array.copy_rate, Some(Bandwidth::from_mib_s(60)));
         assert_eq!((array.rotate, array.rotate_at_once), (Way::Never, 1));
+        let priced =
+            load(&FILE.replace("rotate = \"never\"", "usd_per_gib_month = 0.73\nbudget.usd_per_day = 0.5")).unwrap();
+        let priced = &priced.arrays["scratch"];
+        assert_eq!(priced.budget, Budget { usd_per_day: Some(0.5), ..Budget::default() });
+        assert!(priced.usd_per_gib_hour().is_some_and(|usd| (usd - 0.001).abs() < 1e-9));
         let unsaid = load(&FILE.replace("rotate = \"never\"\n", "")).unwrap();
         assert_eq!(unsaid.arrays["scratch"].rotate, Way::Staggered, "as `simulate` has it");
         let device = &config.devices["data"];
@@ -291,6 +323,17 @@ export = "nbd"
                 "\"never\"",
                 "\"never\"\ncatalog_type = \"aws/gp22\"",
                 "a.toml:11:16: unknown catalog_type \"aws/gp22\": did you mean \"aws/gp2\"?",
+            ),
+            (
+                "\"never\"",
+                "\"never\"\nbudget.usd_per_day = 0.5",
+                "a.toml:11:22: a budget in USD needs a price: write usd_per_gib_month or catalog_type",
+            ),
+            ("\"never\"", "\"never\"\nbudget.agbs_per_day = 0.0", "a.toml:11:23: agbs_per_day must be above zero"),
+            (
+                "\"never\"",
+                "\"never\"\nusd_per_gib_month = -1.0",
+                "a.toml:11:21: usd_per_gib_month must be a number of USD",
             ),
             ("\"local\"", "\"aws\"", "a.toml:5:12: the provider \"aws\" is not supported"),
             (

@@ -31,7 +31,7 @@ pub use self::status::{SlotState, SlotStatus, Status};
 use self::account::Account;
 use self::lanes::{Candidate, Lanes};
 use self::planted::{Bug, planted};
-use crate::budget::{Budget, Ledger};
+use crate::budget::{Budget, BudgetUse, Ledger, PastRental};
 use crate::step::Refusal;
 
 /// What one slot did since the last observation.
@@ -74,6 +74,8 @@ pub struct Learned {
     pub removal: Option<Span>,
     /// How many times as long a copy takes as its rate says.
     pub copy_factor: Option<f64>,
+    /// Extra volumes of the last day, for the budget, relative to the moment of the snapshot.
+    pub rentals: Vec<PastRental>,
 }
 
 /// Where a slot is.
@@ -150,7 +152,7 @@ impl Rotation {
         let seconds = |known: Option<Span>, assumed: Duration| known.map_or(assumed, |span| span.0).as_secs_f64();
         Self {
             slots: (0..config.slots).map(slot).collect(),
-            ledger: Ledger::new(now, config.tariff, budget, &[]),
+            ledger: Ledger::new(now, config.tariff, budget, &learned.rentals),
             random: Random::from_seed(config.seed),
             observed: now,
             has_observed: false,
@@ -172,13 +174,14 @@ impl Rotation {
 
     /// What was learned, to be kept.
     #[must_use]
-    pub fn learned(&self) -> Learned {
+    pub fn learned(&self, now: Instant) -> Learned {
         let span = |seconds: f64| Some(Span(Duration::from_secs_f64(seconds)));
         Learned {
             levels: self.slots.iter().map(|slot| slot.account.levels()).collect(),
             setup: span(self.setup_s),
             removal: span(self.removal_s),
             copy_factor: Some(self.copy_factor),
+            rentals: self.ledger.past(now),
         }
     }
 
@@ -292,7 +295,11 @@ impl Rotation {
         if now < self.not_before {
             return None;
         }
-        let slot = self.chosen(now)?;
+        let Some(slot) = self.chosen(now) else {
+            // Nothing is due, so nothing waits.
+            self.waiting = None;
+            return None;
+        };
         let holds = self.slots.get(slot as usize)?.holds;
         if let Err(reason) = self.has_room(now, self.extra() + 1, holds) {
             self.waiting = Some(reason);
@@ -316,9 +323,37 @@ impl Rotation {
         if self.ledger.is_unlimited() || planted(Bug::RotationIsFree) {
             return Ok(());
         }
-        let further = self.setup_s + self.copy_s(holds) + self.removal_s;
+        self.is_paid_for(now, extra, self.setup_s + self.copy_s(holds) + self.removal_s)
+    }
+
+    /// Whether the budget allows so many extra volumes for a time, else when it may.
+    fn is_paid_for(&self, now: Instant, extra: u32, seconds: f64) -> Result<(), String> {
         let size = Bytes::new(self.config.size.get().saturating_mul(extra.into()));
-        self.ledger.fits(now, size, Duration::try_from_secs_f64(further).unwrap_or(Duration::MAX))
+        let further = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        self.ledger.fits(now, size, further).map_err(|why| match self.ledger.allowed_in(now, size, further) {
+            Some(wait) => format!("{why}; it does in {}", Span(wait)),
+            None => format!("{why}: raise it, since it never pays for a replacement"),
+        })
+    }
+
+    /// Whether the budget allows to replace so many members whatever their credits, in the lanes that there are.
+    ///
+    /// # Errors
+    /// Which limit forbids it, and until when; for people.
+    pub fn affords(&self, now: Instant, members: u32) -> Result<(), String> {
+        if self.ledger.is_unlimited() {
+            return Ok(());
+        }
+        let longest = self.slots.iter().map(|slot| slot.holds).max().unwrap_or(Bytes::ZERO);
+        let each_s = self.setup_s + self.copy_s(longest) + self.removal_s;
+        let extra = self.extra() + members.min(self.lanes_count()).max(1);
+        self.is_paid_for(now, extra, each_s * f64::from(members.div_ceil(self.lanes_count())))
+    }
+
+    /// How much of the budget is used, hour first; `None`: there is none.
+    #[must_use]
+    pub fn budget(&self, now: Instant) -> Option<[BudgetUse; 2]> {
+        (!self.ledger.is_unlimited()).then(|| self.ledger.usage(now))
     }
 
     /// Decides that all members are to be replaced, if the array holds nothing and that brings credits.
