@@ -1,5 +1,8 @@
 //! The production rotation policy over the demo's array: fed with what the daemon says of the members, it decides which is replaced,
 //! and the daemon replaces it.
+//!
+//! The daemon's own rotation would be too slow for scaled credits: until it has learned better it takes creating and deleting a volume
+//! for 10 s each, so ten members for 200 s, and credits last for 12 to 20 s here; and it looks once a second, which is a twelfth of that.
 
 use serde::Serialize;
 use surgetank_daemon::arrays::status::{ArrayStatus, VolumeStatus};
