@@ -49,7 +49,7 @@ impl Manager {
     fn not_recorded(&mut self, why: &str) {
         let (name, place) = (&self.name, self.context.state_directory.display());
         let sentence = format!(
-            "the array {name} is not deleted yet, as that cannot be put on record in {place}: {why}; once that is mended a daemon goes on, \
+            "the array {name} is not deleted yet, as that cannot be put on record in {place}: {why}; once that is settled a daemon goes on, \
              else delete the array again"
         );
         self.deleters.drain(..).for_each(|reply| answer(&reply, Err(sentence.clone())));
