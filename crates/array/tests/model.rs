@@ -275,6 +275,6 @@ fn served_until_replaced(hurried: bool) -> u64 {
 #[test]
 fn a_hurried_copy_has_its_share_of_a_queue_that_is_always_full() {
     let regions = (2u64 << 20) / (8 << 10);
-    let (patient, hurried) = (served_until_replaced(false), served_until_replaced(true));
-    assert!(hurried <= regions * 6 && patient > regions * 15, "{hurried} and {patient} I/Os for {regions} regions");
+    let (usual, hurried) = (served_until_replaced(false), served_until_replaced(true));
+    assert!(hurried <= regions * 6 && usual > regions * 15, "{hurried} and {usual} I/Os for {regions} regions");
 }
