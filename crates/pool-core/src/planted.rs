@@ -36,6 +36,8 @@ surgetank_model::plant_bugs! {
         RenameOverFullDirectory,
         /// A directory is removed although an entry was made in it meanwhile.
         DirectoryRemovedWithEntries,
+        /// An entry and the node that it stood for are read one after the other.
+        EntryUnconfirmed,
         /// Renames and unlinks pass a publication that they depend on.
         PublishedOutOfOrder,
         /// A benefactor that replaces another gets only the chunks that are written from then on.
@@ -60,6 +62,8 @@ surgetank_model::plant_bugs! {
         SealedAgainDrops,
         /// A late seal takes the place of a later one.
         LateSealCounts,
+        /// What repair brings is added to what a session had sealed as the same version for a commit that never took place.
+        AdoptedBesideSealed,
         /// A process that begins to watch takes for granted that nobody has anything of a former life.
         NewWardenAsksNobody,
         /// What a benefactor has in vain is never compared with the store.

@@ -6,11 +6,13 @@
 //!
 //! - [`key`], [`value`]: what is in the store;
 //! - [`store`]: the contract of a store, and the one that tests and simulations use;
+//! - [`lookup`]: what is at a path;
 //! - [`operation`]: what clients and drains ask for, as transactions;
 //! - [`group`]: several requests in one transaction, and outcomes that nobody heard of.
 
 pub mod group;
 pub mod key;
+pub mod lookup;
 pub mod operation;
 pub mod store;
 pub mod value;

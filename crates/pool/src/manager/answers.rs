@@ -1,6 +1,7 @@
 //! What clients and benefactors ask, but for operations.
 
 use surgetank_pool_core::id::{Incarnation, Inode, MountId, SessionId, Version};
+use surgetank_pool_core::meta::lookup::Lookup;
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::value::{Lends, Mount, Path};
@@ -132,23 +133,16 @@ impl Manager {
 
     /// What is at a path.
     pub(super) async fn lookup(&self, directory: Inode, path: &Path) -> Result<Reply, Unavailable> {
-        let mut inode = directory;
-        for name in &path.0 {
-            let entry = Key::Entry(inode, name.clone());
-            let read = self.store.read(&[Key::Node(inode), entry], &[]).await?;
-            match &values(&read)[..] {
-                [Some(Value::Node(node)), _] if node.kind != Kind::Directory => {
-                    return Ok(Reply::Refused(Refusal::NotADirectory));
-                }
-                [Some(_), Some(Value::Entry(found))] => inode = *found,
-                _ => return Ok(Reply::Refused(Refusal::NotFound)),
+        let mut lookup = Lookup::new(directory, path);
+        loop {
+            let read = self.store.read(&lookup.wants(), &[]).await?;
+            if let Some(found) = lookup.read(&read.keys) {
+                return Ok(match found {
+                    Ok((inode, node)) => Reply::Found(inode, node),
+                    Err(refusal) => Reply::Refused(refusal),
+                });
             }
         }
-        let read = self.store.read(&[Key::Node(inode)], &[]).await?;
-        Ok(match &values(&read)[..] {
-            [Some(Value::Node(node))] => Reply::Found(inode, node.clone()),
-            _ => Reply::Refused(Refusal::NotFound),
-        })
     }
 
     /// What a file contains, at one revision.
@@ -181,12 +175,19 @@ impl Manager {
             .collect();
         let keys: Vec<Key> = entries.iter().map(|(_, inode)| Key::Node(*inode)).collect();
         let nodes = self.store.read(&keys, &[]).await?;
-        // What was unlinked between the two reads is left out.
-        let with_node = entries.into_iter().zip(nodes.keys).filter_map(|((name, inode), stored)| match stored?.value {
-            Value::Node(node) => Some((name, (inode, node))),
-            _ => None,
-        });
-        Ok(Reply::Entries(with_node.collect()))
+        let mut found = Vec::with_capacity(keys.len());
+        for ((name, child), stored) in entries.into_iter().zip(nodes.keys) {
+            match stored.map(|stored| stored.value) {
+                Some(Value::Node(node)) => found.push((name, (child, node))),
+                // It ended between the two reads: the name may stand for another by now.
+                _ => {
+                    if let Reply::Found(child, node) = self.lookup(inode, &Path(vec![name.clone()])).await? {
+                        found.push((name, (child, node)));
+                    }
+                }
+            }
+        }
+        Ok(Reply::Entries(found))
     }
 
     pub(super) fn place(&self, place: &Place) -> Reply {
