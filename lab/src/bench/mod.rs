@@ -9,6 +9,7 @@ mod mrc;
 mod nbdkit;
 mod passthrough;
 mod policy;
+mod pool;
 mod recovery;
 mod rig;
 mod sim;
@@ -74,6 +75,8 @@ enum Part {
     Array,
     /// Policies and static volumes against the best that could have been done, in the simulator
     Policy,
+    /// Files placed among thousands of benefactors of a staging pool
+    Pool,
 }
 
 impl Part {
@@ -89,6 +92,7 @@ impl Part {
             Self::Devices => devices::run(bench, report).context("devices"),
             Self::Array => array::run(bench, report).context("arrays"),
             Self::Policy => policy::run(bench, report).context("policies"),
+            Self::Pool => pool::run(bench, report).context("staging pool"),
         }
     }
 }

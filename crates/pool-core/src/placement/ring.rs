@@ -4,8 +4,6 @@
 //! *q* = ⌊*W* ÷ *k*⌋. No domain has more than *q* benefactors, and two places of a column are at least *q* from each other, also
 //! across the end of the list: so they are never in one domain. Each benefactor is in exactly *k* columns.
 
-use std::collections::BTreeMap;
-
 use surgetank_model::Bytes;
 
 use super::share::Supply;
@@ -15,7 +13,7 @@ use crate::planted::{Bug, planted};
 
 /// Steps in which the fullness of a tier is compared: smaller differences do not count, so that several managers that know
 /// slightly different things do not choose the same few.
-const STEPS: u128 = 64;
+const STEPS: u64 = 64;
 /// A narrower ring is taken if it needs less than this share of the time.
 const SOONER: f64 = 0.98;
 
@@ -61,18 +59,32 @@ fn ring(
     width_max: usize,
     lent: impl Fn(&Candidate) -> Option<(bool, Lent)>,
 ) -> Option<Ring> {
-    let mut ranked: Vec<_> = candidates
-        .iter()
-        .filter_map(|candidate| {
+    // The ranks alone are sorted: a manager places thousands of files a second among thousands of benefactors.
+    let mut ranks: Vec<(u128, usize, Lent)> = (0..)
+        .zip(candidates)
+        .filter_map(|(at, candidate)| {
             let (last, lent) = lent(candidate).filter(|(_, lent)| lent.free >= CHUNK || lent.drain.is_some())?;
-            let used = lent.of.get().saturating_sub(lent.free.get());
-            let full = u128::from(used) * STEPS / u128::from(lent.of.get().max(1));
-            Some(((last, full, mixed(request.spread ^ u64::from(candidate.place.id.0))), (candidate, lent)))
+            let order = mixed(request.spread ^ u64::from(candidate.place.id.0));
+            let rank = u128::from(last) << 127 | u128::from(fullness(&lent)) << 64 | u128::from(order);
+            Some((rank, at, lent))
         })
         .collect();
-    ranked.sort_unstable_by_key(|(rank, (candidate, _))| (*rank, candidate.place));
+    ranks.sort_unstable_by(|one, other| {
+        one.0.cmp(&other.0).then_with(|| candidates[one.1].place.cmp(&candidates[other.1].place))
+    });
+    let mut domains: Vec<Domain> = ranks.iter().map(|(_, at, _)| candidates[*at].domain).collect();
+    domains.sort_unstable();
+    domains.dedup();
+    let mut ranked: Vec<Ranked> = ranks
+        .into_iter()
+        .map(|(_, at, lent)| Ranked {
+            place: candidates[at].place,
+            domain: domains.binary_search(&candidates[at].domain).unwrap_or_default(),
+            lent,
+        })
+        .collect();
     let mut best: Option<Ring> = None;
-    let mut free: Vec<Bytes> = ranked.iter().map(|(_, (_, lent))| lent.free).collect();
+    let mut free: Vec<Bytes> = ranked.iter().map(|ranked| ranked.lent.free).collect();
     free.sort_unstable();
     // All of a ring take the same, so that a few full ones hold up the others: would the group be taken sooner without them?
     let mut consider = |ring: Option<Ring>| {
@@ -87,18 +99,31 @@ fn ring(
     };
     let powers = (0..).map(|power| 1_usize << power);
     for without in std::iter::once(0).chain(powers).take_while(|without| *without < free.len()) {
-        if !consider(widest(request, &ranked, free[without], width_max)) {
+        if !consider(widest(request, &ranked, domains.len(), free[without], width_max)) {
             break;
         }
     }
     // And without those that have no room in the end, since nothing drains them?
-    ranked.retain(|(_, (_, lent))| lent.drain.is_some());
-    consider(widest(request, &ranked, Bytes::ZERO, width_max));
+    ranked.retain(|ranked| ranked.lent.drain.is_some());
+    consider(widest(request, &ranked, domains.len(), Bytes::ZERO, width_max));
     best
 }
 
+/// How full a tier is, in steps.
+fn fullness(lent: &Lent) -> u64 {
+    let (used, of) = (lent.of.get().saturating_sub(lent.free.get()), lent.of.get().max(1));
+    used.checked_mul(STEPS).map_or_else(|| used / (of / STEPS).max(1), |used| used / of)
+}
+
+/// A benefactor that lends; its domain by its place among those of all that do.
+struct Ranked {
+    place: Place,
+    domain: usize,
+    lent: Lent,
+}
+
 /// The widest ring of those that have at least so much free.
-fn widest(request: &Request, ranked: &[Ranked<'_>], free: Bytes, width_max: usize) -> Option<Ring> {
+fn widest(request: &Request, ranked: &[Ranked], domains: usize, free: Bytes, width_max: usize) -> Option<Ring> {
     let copies = request.copies as usize;
     let mut width = width_max.min(ranked.len());
     // Narrower and narrower, until no domain has too many.
@@ -106,31 +131,27 @@ fn widest(request: &Request, ranked: &[Ranked<'_>], free: Bytes, width_max: usiz
         if width < copies {
             return None;
         }
-        let mut members = choose(request, ranked, free, width);
+        let mut members = choose(request, ranked, domains, free, width);
         if members.len() == width {
-            members.sort_unstable_by_key(|(domain, place, _)| (*domain, *place));
-            let members = members.into_iter().map(|(_, place, lent)| (place, lent)).collect();
+            members.sort_unstable_by_key(|ranked| (ranked.domain, ranked.place));
+            let members = members.into_iter().map(|ranked| (ranked.place, ranked.lent)).collect();
             return Some(Ring { members, copies });
         }
         width = members.len();
     }
 }
 
-type Ranked<'a> = ((bool, u128, u64), (&'a Candidate, Lent));
-
 /// The first of the ranking that make a ring of this width, or as many of them as can be.
-fn choose(request: &Request, ranked: &[Ranked<'_>], free: Bytes, width: usize) -> Vec<(Domain, Place, Lent)> {
-    let (copies, mut of_domain) = (request.copies as usize, BTreeMap::<Domain, usize>::new());
+fn choose<'a>(request: &Request, ranked: &'a [Ranked], domains: usize, free: Bytes, width: usize) -> Vec<&'a Ranked> {
+    let (copies, mut of_domain) = (request.copies as usize, vec![0; domains]);
     let most = if planted(Bug::SameDomain) { width } else { width / copies };
-    let mut chosen = Vec::with_capacity(width);
-    for (_, (candidate, lent)) in ranked.iter().filter(|(_, (_, lent))| lent.free >= free) {
-        let count = of_domain.entry(candidate.domain).or_default();
-        if *count < most && chosen.len() < width {
-            *count += 1;
-            chosen.push((candidate.domain, candidate.place, *lent));
-        }
-    }
-    chosen
+    let may = |ranked: &&Ranked| {
+        let count = &mut of_domain[ranked.domain];
+        let may = ranked.lent.free >= free && *count < most;
+        *count += usize::from(may);
+        may
+    };
+    ranked.iter().filter(may).take(width).collect()
 }
 
 impl Ring {
