@@ -55,6 +55,11 @@ pub type Table = BTreeMap<u32, Entry>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SealOrder(pub u64, pub u64);
 
+impl SealOrder {
+    /// Of what repair brought: it was committed, so that no seal of its session comes after it.
+    const ADOPTED: Self = Self(u64::MAX, u64::MAX);
+}
+
 /// A chunk that comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Put {
@@ -229,15 +234,8 @@ impl Holdings {
         if planted(Bug::SealedAgainDrops) {
             self.unseal(key);
         }
-        for entry in table.values() {
-            if let Some(held) = self.held.get_mut(&entry.instance) {
-                (held.named, held.copying) = (held.named + 1, false);
-            }
-        }
-        // The former one goes last: both may name the same chunks, and nobody else may.
-        let former = self.tables.insert(key, table);
         self.orders.insert(key, order);
-        self.release(former.unwrap_or_default());
+        self.name(key, table);
         self.sweep(of);
         Ok(())
     }
@@ -402,6 +400,18 @@ impl Holdings {
             .filter(|(_, version, by)| !is_needed(*version, *by))
             .collect();
         obsolete.into_iter().for_each(|key| self.unseal(key));
+    }
+
+    /// A table names its chunks from now on, in the place of what it named.
+    fn name(&mut self, key: (GroupOf, Version, SessionId), table: Table) {
+        for entry in table.values() {
+            if let Some(held) = self.held.get_mut(&entry.instance) {
+                (held.named, held.copying) = (held.named + 1, false);
+            }
+        }
+        // The former one goes last: both may name the same chunks, and nobody else may.
+        let former = self.tables.insert(key, table);
+        self.release(former.unwrap_or_default());
     }
 
     fn unseal(&mut self, key: (GroupOf, Version, SessionId)) {

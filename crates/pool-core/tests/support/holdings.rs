@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use surgetank_model::random::Random;
 use surgetank_pool_core::benefactor::buffers::{Buffers, Piece};
 use surgetank_pool_core::benefactor::holdings::{
-    Admission, Effect, Entry, GroupOf, Holdings, Instance, Location, Put, Table,
+    Admission, Effect, Entry, GroupOf, Holdings, Instance, Location, Put, SealOrder, Table,
 };
 use surgetank_pool_core::id::{Incarnation, Inode, SessionId, Version};
 
@@ -20,10 +20,17 @@ struct Reading {
     location: Location,
 }
 
+/// What a version of a group is.
+struct Committed {
+    table: Table,
+    /// Whether this benefactor is one of those that it names.
+    here: bool,
+}
+
 #[derive(Default)]
 struct Store {
-    /// What each version of a group is, and who committed it.
-    groups: BTreeMap<GroupOf, BTreeMap<(Version, SessionId), Table>>,
+    /// The versions of each group, and who committed them.
+    groups: BTreeMap<GroupOf, BTreeMap<(Version, SessionId), Committed>>,
     files: BTreeMap<Inode, Version>,
 }
 
@@ -41,6 +48,8 @@ struct World {
     drafts: BTreeMap<(SessionId, GroupOf), Table>,
     sessions: BTreeSet<SessionId>,
     sealed: Vec<(SessionId, GroupOf, Version, Table)>,
+    /// Seals whose doubles may still come, once repair has brought that version.
+    late: Vec<(SessionId, GroupOf, Version, Table)>,
     news: Vec<(GroupOf, BTreeSet<(Version, SessionId)>)>,
     numbers: u64,
 }
@@ -62,6 +71,7 @@ pub fn run(seed: u64) -> Result<(), String> {
         drafts: BTreeMap::new(),
         sessions: BTreeSet::from([SessionId(1), SessionId(2)]),
         sealed: Vec::new(),
+        late: Vec::new(),
         news: Vec::new(),
         numbers: 10,
     };
@@ -86,7 +96,7 @@ impl World {
         let file = Inode(1 + self.random.below(2));
         let of = GroupOf { inode: file, group: u32::try_from(self.random.below(2)).unwrap_or_default() };
         let session = self.pick(self.sessions.clone()).unwrap_or(SessionId(1));
-        match self.random.below(16) {
+        match self.random.below(17) {
             0..=3 => self.put(session, of),
             4 | 5 => self.arrive(),
             6 | 7 => self.seal(session, of)?,
@@ -108,6 +118,7 @@ impl World {
                 }
             }
             14 => return self.end_move(),
+            15 => return self.repair(),
             _ => match self.random.below(8) {
                 0 => self.end_session(session),
                 1 => self.forget(file),
@@ -162,12 +173,10 @@ impl World {
         let Some(drafts) = self.drafts.get(&(session, of)).filter(|drafts| !drafts.is_empty()).cloned() else {
             return Ok(());
         };
-        let mut table = self
-            .store
-            .groups
-            .get(&of)
-            .and_then(|group| group.last_key_value())
-            .map_or_else(Table::new, |(_, table)| table.clone());
+        let newest = self.store.groups.get(&of).and_then(|group| group.last_key_value());
+        let mut table = newest
+            .filter(|(_, committed)| committed.here)
+            .map_or_else(Table::new, |(_, committed)| committed.table.clone());
         table.extend(drafts.iter().map(|(chunk, entry)| (*chunk, *entry)));
         let version = self.store.files.get(&of.inode).copied().unwrap_or_default().next();
         let coming = |entry: &&Entry| self.coming.iter().any(|(instance, _)| *instance == entry.instance);
@@ -190,23 +199,74 @@ impl World {
             return;
         }
         let at = self.random.below(self.sealed.len() as u64) as usize;
-        let (session, of, version, table) = self.sealed.swap_remove(at);
+        let (session, of, version, mut table) = self.sealed.swap_remove(at);
         let newest = self.store.files.entry(of.inode).or_default();
         if !self.sessions.contains(&session) || newest.next() != version {
             return;
         }
         *newest = version;
         let keeps = self.random.chance(0.5);
+        // Now and then the session has sealed something else elsewhere, and commits that.
+        let here = !self.random.chance(0.2);
+        if !here {
+            self.late.push((session, of, version, table.clone()));
+            table.retain(|_, _| self.random.chance(0.7));
+            for entry in table.values_mut() {
+                self.numbers += 1;
+                entry.instance.number = self.numbers;
+            }
+        }
         let group = self.store.groups.entry(of).or_default();
         if !keeps {
             group.clear();
         }
-        group.insert((version, session), table);
+        group.insert((version, session), Committed { table, here });
         // What it wrote is committed: the next draft of a chunk is another one.
         for entry in self.drafts.remove(&(session, of)).unwrap_or_default().into_values() {
             self.holdings.withdraw(entry.instance);
         }
         self.tell(of);
+    }
+
+    /// Repair brings what others had of a version, to a benefactor that the layout names already or that it did not name; then a double of a
+    /// seal may come late.
+    fn repair(&mut self) -> Result<(), String> {
+        let versions = self.store.groups.iter().flat_map(|(of, group)| {
+            group.iter().map(|((version, by), committed)| (*of, *version, *by, committed.here))
+        });
+        let Some((of, version, by, named)) = self.pick(versions.collect::<Vec<_>>()) else { return Ok(()) };
+        let mut part = self.store.groups[&of][&(version, by)].table.clone();
+        if named {
+            // A chunk of another column.
+            let instance = Instance { session: by, number: self.number() };
+            let chunk = u32::try_from(3 + self.random.below(3)).unwrap_or_default();
+            part = Table::from([(chunk, Entry { instance, length: 1, crc: 0 })]);
+        }
+        for entry in part.values() {
+            match self.holdings.put_copy(&Put { incarnation: LIFE, inode: of.inode, entry: *entry }) {
+                Admission::Room(piece) => {
+                    for offset in piece.offset..piece.offset + piece.length {
+                        self.memory.insert((piece.buffer, offset), entry.instance);
+                    }
+                    self.holdings.stored(entry.instance, true);
+                }
+                Admission::Here => {}
+                _ => return Ok(()),
+            }
+        }
+        if let Err(missing) = self.holdings.adopt((of, version, by), &part, named) {
+            return Err(format!("{missing:?} of what was brought are missing"));
+        }
+        if let Some(committed) = self.store.groups.get_mut(&of).and_then(|group| group.get_mut(&(version, by))) {
+            committed.here = true;
+            committed.table.extend(part);
+        }
+        let doubles = self.late.iter().filter(|(session, group, at, _)| (*session, *group, *at) == (by, of, version));
+        for (session, group, at, table) in doubles.cloned().collect::<Vec<_>>() {
+            // Whether it is refused does not matter: it must change nothing.
+            drop(self.holdings.seal_in_order(group, at, session, SealOrder(1, 1), table));
+        }
+        Ok(())
     }
 
     fn tell(&mut self, of: GroupOf) {
@@ -232,12 +292,16 @@ impl World {
             .groups
             .iter()
             .flat_map(|(of, group)| {
-                group.iter().flat_map(|((version, by), table)| {
-                    table.iter().map(|(chunk, entry)| (*of, *version, *by, *chunk, *entry))
+                group.iter().filter(|(_, committed)| committed.here).flat_map(|((version, by), committed)| {
+                    committed.table.iter().map(|(chunk, entry)| (*of, *version, *by, *chunk, *entry))
                 })
             })
             .collect();
         let Some((of, version, by, chunk, entry)) = self.pick(all) else { return Ok(()) };
+        let (table, committed) = (self.holdings.table(of, version, by), &self.store.groups[&of][&(version, by)].table);
+        if table != Some(committed) {
+            return Err(format!("{of:?} {version:?} is {committed:?}, and its table here is {table:?}"));
+        }
         match self.holdings.find(of, version, by, chunk) {
             Some((found, location)) if found == entry => {
                 self.reading.push(Reading { entry, location });
@@ -305,8 +369,8 @@ impl World {
     }
 
     fn is_not_needed(&self, instance: Instance) -> Result<(), String> {
-        let tables = self.store.groups.values().flat_map(BTreeMap::values);
-        let mut entries = tables.flat_map(BTreeMap::values);
+        let committed = self.store.groups.values().flat_map(BTreeMap::values).filter(|committed| committed.here);
+        let mut entries = committed.flat_map(|committed| committed.table.values());
         if entries.any(|entry| entry.instance == instance) {
             return Err(format!("{instance:?} is dropped, and the store names it"));
         }

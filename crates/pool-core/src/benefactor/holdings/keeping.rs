@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Admission, Entry, GroupOf, Held, Holdings, Instance, Missing, Put, Table};
+use super::{Admission, Entry, GroupOf, Held, Holdings, Instance, Missing, Put, SealOrder, Table};
 use crate::benefactor::buffers::Buffers;
 use crate::id::{Incarnation, Inode, SessionId, Version};
+use crate::planted::{Bug, planted};
 
 impl Holdings {
     /// A process that begins with what the SSD of its former life has: chunks, and the tables that it sealed. A table of which a chunk was
@@ -64,25 +65,36 @@ impl Holdings {
         self.reserve(put, (false, true))
     }
 
-    /// A place of a version of a group moves here: these are the chunks that it has. They are added to the table of that version, if
-    /// there is one.
+    /// A place of a version of a group moves here: these are the chunks that it has. `named`: the version's layout names this benefactor
+    /// in this life already, so that its table is of what was committed, and these are added to it. Otherwise they take the place of what
+    /// the session has sealed here as that version, and no later seal changes them: that was for a commit which named other
+    /// benefactors and never took place, while another one as the same version did.
     ///
     /// # Errors
     /// [`Missing`]: these chunks are not here, or not as the table has them; nothing changes.
-    pub fn adopt(&mut self, (of, version, by): (GroupOf, Version, SessionId), part: &Table) -> Result<(), Missing> {
+    pub fn adopt(
+        &mut self,
+        (of, version, by): (GroupOf, Version, SessionId),
+        part: &Table,
+        named: bool,
+    ) -> Result<(), Missing> {
         let missing: Vec<u32> =
             part.iter().filter(|(_, entry)| !self.is_here(of.inode, entry)).map(|(index, _)| *index).collect();
         if !missing.is_empty() {
             return Err(Missing(missing));
         }
-        for (index, entry) in part {
-            let table = self.tables.entry((of, version, by)).or_default();
-            let former = table.insert(*index, *entry);
-            if let Some(held) = self.held.get_mut(&entry.instance) {
-                held.copying = false;
-                held.named += u32::from(former.is_none());
+        let key = (of, version, by);
+        // Whatever repair brought before, by whichever watcher, is of what was committed as well.
+        let is_brought = self.orders.insert(key, SealOrder::ADOPTED) == Some(SealOrder::ADOPTED);
+        let mut table = part.clone();
+        if let Some(former) = self.tables.get(&key)
+            && (named || is_brought || planted(Bug::AdoptedBesideSealed))
+        {
+            for (index, entry) in former {
+                table.entry(*index).or_insert(*entry);
             }
         }
+        self.name(key, table);
         self.sweep(of);
         Ok(())
     }

@@ -103,7 +103,7 @@ impl World {
             if self.clients[at].stalled > self.now {
                 continue;
             }
-            if !self.faults.calm && self.random.chance(0.25) {
+            if !self.faults.calm && !self.faults.scripted && self.random.chance(0.25) {
                 self.act(at);
             }
             let inodes: Vec<Inode> = self.clients[at].files.keys().copied().collect();
@@ -147,6 +147,7 @@ impl World {
     fn request(&mut self, at: usize, what: For, operation: Operation) {
         let request = self.number();
         self.ask(Asker::Client(at), request, &operation);
+        self.history.asked((Asker::Client(at), request), &operation);
         let pending = Pending { operation, sent_at: self.now, what };
         self.clients[at].requests.insert(request, pending);
     }
@@ -161,13 +162,7 @@ impl World {
         let session = self.clients[at].session;
         let open: Vec<Inode> = self.clients[at].files.keys().copied().collect();
         match self.random.below(20) {
-            0..=2 => {
-                let policy = self.oracle.policies[self.random.below(self.oracle.policies.len() as u64) as usize];
-                let writer = (session, lease_of(session));
-                let fresh = self.number();
-                let create = Operation::Create { at: (ROOT, name), fresh, writer, owner: (0o644, 1, 1) };
-                self.request(at, For::Create(policy), create);
-            }
+            0..=2 => self.create(at, name),
             3 => {
                 let inode = self.read_store(|_| ()).and_then(|()| self.entry(&name));
                 if let Some(inode) = inode.filter(|inode| !self.clients[at].files.contains_key(inode)) {
@@ -190,7 +185,8 @@ impl World {
             8..=14 => {
                 if let Some(inode) = self.pick(&open) {
                     for _ in 0..=self.random.below(4) {
-                        self.write(at, inode);
+                        let chunk = u32::try_from(self.random.below(6)).unwrap_or_default();
+                        self.write(at, inode, chunk);
                     }
                 }
             }
@@ -208,8 +204,16 @@ impl World {
         open.into_iter().for_each(|inode| self.run_writer(at, inode));
     }
 
-    fn write(&mut self, at: usize, inode: Inode) {
-        let chunk = u32::try_from(self.random.below(6)).unwrap_or_default();
+    pub(super) fn create(&mut self, at: usize, name: Name) {
+        let session = self.clients[at].session;
+        let policy = self.oracle.policies[self.random.below(self.oracle.policies.len() as u64) as usize];
+        let writer = (session, lease_of(session));
+        let fresh = self.number();
+        let create = Operation::Create { at: (ROOT, name), fresh, writer, owner: (0o644, 1, 1) };
+        self.request(at, For::Create(policy), create);
+    }
+
+    pub(super) fn write(&mut self, at: usize, inode: Inode, chunk: u32) {
         let number = self.number();
         let Some(open) = self.clients[at].files.get(&inode).filter(|open| !open.closing) else { return };
         let group = open.group;
@@ -297,7 +301,7 @@ impl World {
         nodes.map(super::nodes::Node::candidate).collect()
     }
 
-    fn sync(&mut self, at: usize, inode: Inode) {
+    pub(super) fn sync(&mut self, at: usize, inode: Inode) {
         let now = self.now;
         let Some(open) = self.clients[at].files.get_mut(&inode) else { return };
         open.next_sync += 1;
@@ -306,14 +310,14 @@ impl World {
         open.writer.sync(now, id);
     }
 
-    fn close(&mut self, at: usize, inode: Inode) {
+    pub(super) fn close(&mut self, at: usize, inode: Inode) {
         let Some(open) = self.clients[at].files.get_mut(&inode).filter(|open| !open.closing) else { return };
         open.closing = true;
         self.sync(at, inode);
     }
 
     /// Carries out what a writer wants.
-    fn run_writer(&mut self, at: usize, inode: Inode) {
+    pub(super) fn run_writer(&mut self, at: usize, inode: Inode) {
         loop {
             let session = self.clients[at].session;
             let Some(open) = self.clients[at].files.get_mut(&inode) else { return };
@@ -447,6 +451,7 @@ impl World {
             return;
         }
         let Some(pending) = self.clients[at].requests.remove(&request) else { return };
+        self.history.replied((Asker::Client(at), request), &reply);
         let now = self.now;
         match (pending.what, reply) {
             (For::Create(policy), Ok(Reply::Inode(inode))) => self.opened(at, inode, policy, Version::NONE),

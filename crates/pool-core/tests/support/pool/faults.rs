@@ -14,6 +14,7 @@ use surgetank_pool_core::placement::Media;
 
 use super::clients::Client;
 use super::drains::Drain;
+use super::history::History;
 use super::managers::Manager;
 use super::nodes::Node;
 use super::oracle::{Oracle, Policy};
@@ -26,6 +27,8 @@ pub struct Faults {
     /// Messages are late, lost and doubled.
     pub noisy: bool,
     pub calm: bool,
+    /// Nothing fails, and nobody does anything, but what a scene says.
+    pub scripted: bool,
     /// Every file is being unlinked: also those whose creation comes late.
     pub unlinking: bool,
     pub store_gone: bool,
@@ -44,10 +47,15 @@ impl Faults {
     pub fn is_cut(&self, client: usize, id: BenefactorId, now: Instant) -> bool {
         self.cuts.get(&(client, id)).is_some_and(|until| *until > now)
     }
+
+    /// They do not reach each other until then.
+    pub fn cut(&mut self, client: usize, id: BenefactorId, until: Instant) {
+        self.cuts.insert((client, id), until);
+    }
 }
 
 impl World {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, caches: bool) -> Self {
         let mut random = Random::from_seed(seed);
         let count = 4 + u32::try_from(random.below(4)).unwrap_or_default();
         let domains = 3 + random.below(u64::from(count) - 3);
@@ -85,6 +93,7 @@ impl World {
             faults: Faults {
                 noisy: true,
                 calm: false,
+                scripted: false,
                 unlinking: false,
                 store_gone: false,
                 store_back: Instant::ZERO,
@@ -94,6 +103,7 @@ impl World {
                 lost_writers: BTreeSet::new(),
                 power_cuts,
             },
+            history: History::new(seed, caches),
             numbers: 1000,
             wrong: None,
             report: Report::default(),
@@ -115,7 +125,7 @@ impl World {
         if self.faults.unlinking && self.random.chance(0.1) {
             self.unlink_all();
         }
-        if self.faults.calm {
+        if self.faults.calm || self.faults.scripted {
             return;
         }
         let ids: Vec<BenefactorId> = self.nodes.keys().copied().collect();
@@ -125,7 +135,7 @@ impl World {
             0..=7 => self.crash(id),
             8..=10 => {
                 let until = self.now + self.milliseconds(300, 6000);
-                self.faults.cuts.insert((client, id), until);
+                self.faults.cut(client, id, until);
             }
             11..=13 => {
                 let until = self.now + self.milliseconds(500, 6000);
@@ -159,7 +169,7 @@ impl World {
     }
 
     /// A store with a slow disk revokes all leases of benefactors that are well.
-    fn lose_all_leases(&mut self) {
+    pub(super) fn lose_all_leases(&mut self) {
         self.report.lease_losses += 1;
         self.end_leases();
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {

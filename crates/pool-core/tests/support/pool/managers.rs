@@ -43,6 +43,16 @@ impl Manager {
         let group = GroupCommit::new(process, Lease(process), OPERATIONS_MAX);
         Self { process, group, doing: BTreeMap::new(), flying: None, down: Instant::ZERO }
     }
+
+    /// Whose requests share the transaction that is under way.
+    fn in_flight(&self) -> Vec<(Asker, u64)> {
+        let doing = self.group.in_flight().filter_map(|request| self.doing.get(&request));
+        doing.map(|doing| (doing.asker, doing.request)).collect()
+    }
+
+    pub fn is_down(&self, now: Instant) -> bool {
+        self.down > now
+    }
 }
 
 fn lease_of_place(place: Place) -> Lease {
@@ -153,11 +163,14 @@ impl World {
             .collect();
         let registered = self.places_registered(transaction);
         let outcome = self.store.commit(transaction);
+        let is_alive = self.managers[at].process == process;
+        let requests = if is_alive { self.managers[at].in_flight() } else { Vec::new() };
         if matches!(outcome, Outcome::Committed(_)) {
+            self.history.took_place(transaction, &requests);
             self.took_place(transaction, &before, registered);
         }
         let lost = self.faults.noisy && self.random.chance(0.03);
-        if !lost && self.managers[at].process == process {
+        if !lost && is_alive {
             if self.managers[at].flying.is_some_and(|(flying, _)| flying == id) {
                 self.managers[at].flying = None;
             }

@@ -7,9 +7,13 @@
 mod clients;
 mod drains;
 mod faults;
+mod history;
+mod linear;
 mod managers;
 mod nodes;
 mod oracle;
+#[allow(dead_code, reason = "the other test plays none")]
+pub mod scenes;
 mod wardens;
 
 use std::collections::BTreeMap;
@@ -28,6 +32,7 @@ use surgetank_pool_core::repair::{Inventory, Job};
 use self::clients::{Client, Pending};
 use self::drains::Drain;
 use self::faults::Faults;
+use self::history::{CallId, History, Looked, Looking};
 use self::managers::Manager;
 use self::nodes::{Moving, Node, ToNode};
 use self::oracle::Oracle;
@@ -54,6 +59,8 @@ enum Event {
     Brought(u64, surgetank_pool_core::draining::Job),
     AtTarget(u64, Box<surgetank_pool_core::publishing::Effect>),
     Read(usize, Box<oracle::Reading>),
+    Look(usize, CallId, Box<Looking>),
+    Looked(CallId, Box<Looked>),
     Up(BenefactorId),
     Tick,
 }
@@ -81,6 +88,7 @@ pub struct World {
     temporary: BTreeMap<(Inode, Version), BTreeMap<(u32, u32), u64>>,
     oracle: Oracle,
     faults: Faults,
+    history: History,
     numbers: u64,
     /// A broken promise.
     wrong: Option<String>,
@@ -91,8 +99,11 @@ pub struct World {
 /// What runs did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
+    pub runs: u64,
     pub commits: u64,
     pub acknowledged: u64,
+    /// Answers about names, versions and sizes.
+    pub heard: u64,
     pub reads: u64,
     pub crashes: u64,
     pub power_cuts: u64,
@@ -109,8 +120,10 @@ pub struct Report {
 impl<'a> std::ops::AddAssign<&'a Report> for Report {
     fn add_assign(&mut self, other: &'a Report) {
         let Report {
+            runs,
             commits,
             acknowledged,
+            heard,
             reads,
             crashes,
             power_cuts,
@@ -123,8 +136,10 @@ impl<'a> std::ops::AddAssign<&'a Report> for Report {
             failed_handles,
             lost,
         } = other;
+        self.runs += runs;
         self.commits += commits;
         self.acknowledged += acknowledged;
+        self.heard += heard;
         self.reads += reads;
         self.crashes += crashes;
         self.power_cuts += power_cuts;
@@ -152,12 +167,24 @@ pub fn run(seed: u64) -> Result<(), String> {
 
 /// Runs a seed.
 pub fn report(seed: u64) -> Result<Report, String> {
-    let mut world = World::new(seed);
+    report_of(World::new(seed, false))
+}
+
+/// Runs a seed with managers that answer with what they found when they were asked before.
+#[allow(dead_code, reason = "the other test does not ask")]
+pub fn run_with_stale_lookups(seed: u64) -> Result<(), String> {
+    report_of(World::new(seed, true)).map(|_| ())
+}
+
+fn report_of(mut world: World) -> Result<Report, String> {
     let end = world.now + TROUBLE;
     world.until(end)?;
     world.calm();
     world.settle("files are read and drained", World::is_drained)?;
     world.read_all()?;
+    world.history.check()?;
+    world.report.runs = 1;
+    world.report.heard = world.history.heard_so_far();
     world.unlink_all();
     world.settle("what was unlinked goes", World::is_empty)?;
     world.report.lost = world.oracle.lossable.len() as u64;
@@ -208,6 +235,8 @@ impl World {
             Event::Brought(drain, job) => self.brought(drain, job),
             Event::AtTarget(drain, effect) => self.at_target(drain, &effect),
             Event::Read(client, reading) => self.end_read(client, &reading),
+            Event::Look(manager, call, looking) => self.look(manager, call, looking),
+            Event::Looked(call, looked) => self.looked(call, *looked),
             Event::Up(id) => self.start_node(id),
             Event::Tick => {
                 self.tick();
@@ -224,6 +253,7 @@ impl World {
         self.tick_faults();
         self.tick_leases();
         self.tick_clients();
+        self.observe();
         self.tick_managers();
         self.tick_warden();
         self.tick_drain();

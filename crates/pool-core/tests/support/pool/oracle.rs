@@ -368,7 +368,8 @@ impl World {
         self.wrong.take().map_or(Ok(()), Err)
     }
 
-    /// Whether everything that was promised has all its copies, by what benefactors physically have.
+    /// Whether everything that was promised has all its copies, by what those that the layouts name physically have, in whatever life. What
+    /// others have, left of attempts, nobody finds.
     pub(super) fn census(&self) -> Result<(), String> {
         for (key, stored) in super::all_keys(&self.store) {
             let (Key::Group(inode, index, version), Value::Group(group)) = (key, &stored.value) else { continue };
@@ -376,15 +377,20 @@ impl World {
             if self.oracle.lossable.contains(inode) {
                 continue;
             }
-            for entry in self.oracle.tables[group.digest as usize].values() {
+            let of = GroupOf { inode: *inode, group: *index };
+            let stripe = Stripe::new(&group.layout);
+            for (chunk, entry) in &self.oracle.tables[group.digest as usize] {
+                let places = &group.layout.columns[stripe.column((*chunk).into())].places;
+                let nodes = places.iter().map(|place| &self.nodes[&place.id]);
                 let number = entry.instance.number;
-                let has = self.nodes.values().filter(|node| node.has(number, policy.media == Media::Ssd));
+                let has = nodes.filter(|node| {
+                    let table = node.holdings.as_ref().and_then(|holdings| holdings.table(of, *version, group.by));
+                    let names = table.and_then(|table| table.get(chunk)) == Some(entry);
+                    names && node.has(number, policy.media == Media::Ssd)
+                });
                 let domains: BTreeSet<_> = has.map(|node| node.domain).collect();
                 if domains.len() < policy.copies as usize {
-                    return Err(format!(
-                        "chunk {number} of group {index} of {inode} {version:?} has {} copies",
-                        domains.len()
-                    ));
+                    return Err(format!("chunk {number} of {of:?} {version:?} has {} copies", domains.len()));
                 }
             }
         }

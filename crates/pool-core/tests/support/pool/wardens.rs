@@ -360,7 +360,7 @@ impl World {
             return;
         }
         let key = (job.of.group, job.of.version, job.of.by);
-        if holdings.adopt(key, &part).is_err() {
+        if holdings.adopt(key, &part, job.layout.places().contains(&to)).is_err() {
             return self.fail_job(job.id);
         }
         node.log(key);
