@@ -72,6 +72,8 @@ surgetank_model::plant_bugs! {
         UndrainedEvicted,
         /// A chunk whose move to SSD was begun leaves memory at once.
         MemoryFreedBeforeMoved,
+        /// A segment of the SSD's log is filled again while records in it count.
+        SegmentReused,
         /// The drain waits for a target that does not answer before it goes on with another.
         StuckTargetStalls,
         /// A file that has waited for longer than the limit waits for younger ones.

@@ -35,6 +35,11 @@ fn no_piece_of_memory_is_used_twice_or_forgotten() {
 }
 
 #[test]
+fn no_segment_is_filled_again_while_a_record_in_it_counts() {
+    all(400, support::segments::run);
+}
+
+#[test]
 fn a_chunk_is_held_as_long_as_somebody_may_ask_for_it_and_no_longer() {
     all(800, support::holdings::run);
 }

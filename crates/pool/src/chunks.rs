@@ -1,10 +1,9 @@
 //! The service `Chunks` of a benefactor.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
-use surgetank_pool_core::id::{Incarnation, Inode, SessionId, Version};
+use surgetank_pool_core::id::{Incarnation, Inode, Revision, SessionId, Version};
+use surgetank_pool_core::repair::{self, Of, Word};
 
 use crate::rpc::Method;
 use crate::wire::{wire_enum, wire_struct};
@@ -48,6 +47,8 @@ pub struct Seal {
     pub of: TableOf,
     /// What it says.
     pub table: Table,
+    /// Table and chunks must survive a power cut before it counts.
+    pub durable: bool,
 }
 
 /// What happened elsewhere, so that a benefactor can drop what nobody needs. It may be old.
@@ -55,12 +56,45 @@ pub struct Seal {
 pub struct News {
     /// Drafts that their session withdraws.
     pub withdrawn: Vec<Instance>,
-    /// Tables that never count again.
-    pub obsolete: BTreeSet<TableOf>,
-    /// Sessions that are over, each with those of its tables that it had committed.
-    pub ended: BTreeMap<SessionId, BTreeSet<(GroupOf, Version)>>,
-    /// Files that are no more.
-    pub forgotten: BTreeSet<Inode>,
+    /// What the warden has found, and which of its messages that is.
+    pub words: Option<(Fence, Vec<Word>)>,
+}
+
+/// The order of the wardens' messages: since which revision the role is its sender's, and the number among that one's. What a warden says
+/// that was replaced, or before it had copies brought, does not count after a later message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fence(pub Revision, pub u64);
+
+/// Chunks that a benefactor is to fetch from others.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// The life of the benefactor that is meant.
+    pub incarnation: Incarnation,
+    /// Whose message it is.
+    pub fence: Fence,
+    /// The table that names them.
+    pub of: TableOf,
+    /// The chunks, by their numbers in the group, each with the source that has it.
+    pub part: Vec<(u32, Entry, u16)>,
+    /// The sources: their addresses and lives.
+    pub sources: Vec<(String, Incarnation)>,
+}
+
+/// The place of a table's columns moves to a benefactor that has fetched their chunks.
+#[derive(Clone, Debug)]
+pub struct Adopt {
+    /// The life of the benefactor that is meant.
+    pub incarnation: Incarnation,
+    /// Whose message it is.
+    pub fence: Fence,
+    /// The table.
+    pub of: TableOf,
+    /// What is to be in it.
+    pub part: Table,
+    /// The store's layout names the benefactor in this life already: it is added to the table that it has.
+    pub named: bool,
+    /// All of it must survive a power cut before it counts.
+    pub durable: bool,
 }
 
 /// Chunks to write to the target.
@@ -97,17 +131,21 @@ pub enum Request {
     DrainPart(DrainPart),
     /// Are you there?
     Probe,
+    /// Fetch chunks from others.
+    Copy(Copy),
+    /// Take a place over.
+    Adopt(Adopt),
 }
 
 /// What a benefactor has, so that what nobody needs is found.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
-    /// Tables.
-    pub tables: BTreeSet<TableOf>,
-    /// Files of which it has chunks.
-    pub files: BTreeSet<Inode>,
-    /// Sessions that wrote chunks.
-    pub sessions: BTreeSet<SessionId>,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// What it has.
+    pub has: repair::Inventory,
+    /// Chunks of it whose bytes are damaged.
+    pub damaged: Vec<(TableOf, u32)>,
 }
 
 /// How a benefactor is.
@@ -119,6 +157,12 @@ pub struct Alive {
     pub credits: u64,
     /// Chunks that it has room for when it is empty.
     pub of: u64,
+    /// Chunks that clients have put in this life.
+    pub puts: u64,
+    /// Bytes of SSD that have room for chunks, and all that it lends.
+    pub ssd: (u64, u64),
+    /// Chunks that were found damaged in this life.
+    pub damaged: u64,
 }
 
 /// What a benefactor answers.
@@ -152,6 +196,10 @@ pub enum Reply {
     Drained(Vec<(u32, u32, u32)>),
     /// The target refused them, with this reason.
     NotDrained(String),
+    /// A source does not have this chunk, or does not answer.
+    NotCopied(u32),
+    /// Not everything survives a power cut yet: ask again.
+    NotYet,
     /// How it is.
     Alive(Alive),
 }
@@ -159,14 +207,27 @@ pub enum Reply {
 wire_struct! {
     Put { incarnation, inode, entry, bytes }
     Get { incarnation, of, chunk }
-    Seal { incarnation, of, table }
-    News { withdrawn, obsolete, ended, forgotten }
+    Seal { incarnation, of, table, durable }
+    News { withdrawn, words }
+    Fence { 0, 1 }
+    Copy { incarnation, fence, of, part, sources }
+    Adopt { incarnation, fence, of, part, named, durable }
+    Of { group, version, by }
+    repair::Inventory { tables, drafts, copies }
     DrainPart { incarnation, of, chunks, offset, file }
-    Inventory { tables, files, sessions }
-    Alive { incarnation, credits, of }
+    Inventory { incarnation, has, damaged }
+    Alive { incarnation, credits, of, puts, ssd, damaged }
 }
 
 wire_enum! {
+    Word {
+        0 = Forgotten(inode),
+        1 = InStore(group, versions),
+        2 = ForgetTable(of),
+        3 = Evicted(inode, version),
+        4 = AbandonCopy(instance),
+        5 = SessionEnded(session, never),
+    }
     Request {
         0 = Put(put),
         1 = Get(get),
@@ -176,6 +237,8 @@ wire_enum! {
         5 = DrainPart(part),
         6 = Probe,
         7 = Table(get),
+        8 = Copy(copy),
+        9 = Adopt(adopt),
     }
     Reply {
         0 = Stored(credits),
@@ -193,6 +256,8 @@ wire_enum! {
         12 = NotDrained(why),
         13 = Alive(alive),
         14 = Table(table),
+        15 = NotCopied(chunk),
+        16 = NotYet,
     }
 }
 
@@ -207,6 +272,8 @@ impl Method for Request {
             Self::Inventory => "/surgetank.pool.Chunks/Inventory",
             Self::DrainPart(_) => "/surgetank.pool.Chunks/DrainPart",
             Self::Probe => "/surgetank.pool.Chunks/Probe",
+            Self::Copy(_) => "/surgetank.pool.Chunks/Copy",
+            Self::Adopt(_) => "/surgetank.pool.Chunks/Adopt",
         }
     }
 }

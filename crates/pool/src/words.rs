@@ -58,6 +58,7 @@ wire_enum! {
         7 = Receipt,
         8 = Lends(lends),
         9 = Mount(mount),
+        10 = Pool(number),
     }
     Refusal {
         0 = NotFound,

@@ -72,6 +72,108 @@ fn with_one_copy_a_lost_file_is_named_and_never_short() {
     });
 }
 
+/// The target takes nothing until this is taken away.
+fn stick(pool: &Pool) -> std::path::PathBuf {
+    let aside = pool.target().join(".surgetank");
+    std::fs::write(&aside, "in the way").unwrap();
+    aside
+}
+
+#[test]
+fn benefactors_die_one_after_the_other_and_their_copies_are_made_again() {
+    run(async {
+        let mut pool = Pool::new(2, 5, 96);
+        let stuck = stick(&pool);
+        let client = pool.client(2).await;
+        let sizes = [9 * MIB + 7, 3, 14 * MIB];
+        let mut contents: Vec<Vec<u8>> = (20..).zip(sizes).map(|(seed, size)| bytes(seed, size)).collect();
+        for (number, content) in contents.iter().enumerate() {
+            write(&client, &format!("file{number}"), content).await.unwrap();
+        }
+        // One is open, and is written to between the deaths.
+        let mut writer = client.create("open").await.unwrap();
+        contents.push(Vec::new());
+        for (dead, seed) in (0..3).zip(30..) {
+            let more = bytes(seed, 2 * MIB + 100);
+            writer.write(&more).await.unwrap();
+            writer.sync().await.unwrap();
+            contents[3].extend(more);
+            pool.benefactors[dead].kill();
+            // One of the managers goes as well: whoever is the warden then goes on.
+            if dead == 1 {
+                pool.managers[0].kill();
+                pool.restart_manager(0);
+            }
+            until("all copies are there again", async || pool.missing().await == 0).await;
+        }
+        let names = ["file0", "file1", "file2", "open"];
+        for (name, content) in names.iter().zip(&contents) {
+            same(name, &read(&client, name).await.unwrap(), content);
+        }
+        writer.close().await.unwrap();
+        std::fs::remove_file(stuck).unwrap();
+        for (name, content) in names.iter().zip(&contents) {
+            client.wait_drained(name, LONG).await.unwrap();
+            same(name, &std::fs::read(pool.target().join(name)).unwrap(), content);
+        }
+        for name in names {
+            client.unlink(name).await.unwrap();
+        }
+        until("nothing is left of files and copies", async || {
+            let status = client.status().await.unwrap();
+            let free: u64 = status.benefactors.iter().map(|(_, credits)| credits).sum();
+            free == 2 * 96 && status.journal == 0
+        })
+        .await;
+    });
+}
+
+#[test]
+fn two_of_three_die_at_once_and_nothing_is_short() {
+    run(async {
+        let mut pool = Pool::new(1, 3, 96);
+        let stuck = stick(&pool);
+        let client = pool.client(2).await;
+        let contents: Vec<Vec<u8>> = (40..48).map(|seed| bytes(seed, MIB + 5)).collect();
+        for (number, content) in contents.iter().enumerate() {
+            write(&client, &format!("file{number}"), content).await.unwrap();
+        }
+        pool.benefactors[0].kill();
+        pool.benefactors[1].kill();
+        let mut config = pool.config(2);
+        config.timeout = Duration::from_millis(700);
+        let hasty = PoolClient::begin(config).await.unwrap();
+        let mut lost = Vec::new();
+        for (number, content) in contents.iter().enumerate() {
+            let path = format!("file{number}");
+            match read(&hasty, &path).await {
+                Ok(found) => same(&path, &found, content),
+                Err(Error::Unreadable { .. }) => lost.push(number),
+                Err(other) => panic!("{path}: {other}"),
+            }
+        }
+        // The third has one of the copies of two files in three.
+        assert!(lost.len() < contents.len(), "{lost:?}");
+        std::fs::remove_file(stuck).unwrap();
+        // With a third one there are two again: what was not lost is copied.
+        pool.restart_benefactor(0);
+        for (number, content) in contents.iter().enumerate() {
+            let path = format!("file{number}");
+            match client.wait_drained(&path, LONG).await {
+                Ok(()) => {
+                    assert!(!lost.contains(&number), "{path} was lost");
+                    same(&path, &std::fs::read(pool.target().join(&path)).unwrap(), content);
+                }
+                Err(Error::NotDrained(..)) => {
+                    assert!(lost.contains(&number), "{path} was not lost");
+                    assert!(!pool.target().join(&path).exists(), "the target has no part of {path}");
+                }
+                Err(other) => panic!("{path}: {other}"),
+            }
+        }
+    });
+}
+
 #[test]
 fn managers_end_and_a_commit_waits_for_the_next_one() {
     run(async {
@@ -124,19 +226,33 @@ fn the_drain_goes_on_without_the_client_and_after_a_restart_of_the_store() {
 
 #[test]
 fn kills_of_everything_under_writers_lose_no_byte() {
+    hammer_all(false);
+}
+
+#[test]
+fn kills_of_everything_with_ssds_lose_no_byte() {
+    hammer_all(true);
+}
+
+fn hammer_all(with_ssds: bool) {
     // Runs: `SURGETANK_FIRST` begins elsewhere, `SURGETANK_TIMES` multiplies their number.
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("SURGETANK_FIRST").unwrap_or(0);
     for seed in first..first + 2 * number("SURGETANK_TIMES").unwrap_or(1) {
-        run(hammer(seed));
+        run(hammer(seed, with_ssds));
     }
 }
 
-/// Writers write, sync and close while a benefactor or a manager at a time ends and begins again: with two copies and one loss at a time,
-/// nothing that was acknowledged is lost.
-async fn hammer(seed: u64) {
+/// Writers write, sync and close while a benefactor or a manager at a time ends and begins again: with two copies, and the next benefactor's
+/// end when the copies of the former are there again, nothing that was acknowledged is lost.
+async fn hammer(seed: u64, with_ssds: bool) {
     let mut random = Random::from_seed(seed);
-    let mut pool = Pool::new(2, 4, 96);
+    let directory = tempfile::tempdir().unwrap();
+    let disk = |id: usize| support::Disk::Files(directory.path().join(id.to_string()), 64 << 20);
+    let mut pool = match with_ssds {
+        true => Pool::with_ssds(2, 48, (0..4).map(|id| Some(disk(id))).collect()),
+        false => Pool::new(2, 4, 96),
+    };
     let client = std::sync::Arc::new(pool.client(2).await);
     let mut writers = tokio::task::JoinSet::new();
     for file in 0..3 {
@@ -157,10 +273,10 @@ async fn hammer(seed: u64) {
         });
     }
     let mut kills = 0;
-    while !writers.is_empty() && kills < 3 {
+    while !writers.is_empty() && kills < 5 {
         tokio::time::sleep(Duration::from_millis(50 + random.below(200))).await;
-        // One benefactor in each run, since committed copies are not made again: managers as often as they may.
-        if kills == 0 {
+        if kills % 2 == 0 {
+            until("the copies of the former are there again", async || pool.missing().await == 0).await;
             let at = random.below(4) as usize;
             pool.benefactors[at].kill();
             pool.restart_benefactor(at);
@@ -184,7 +300,7 @@ async fn hammer(seed: u64) {
     until("nothing is left", async || {
         let status = client.status().await.unwrap();
         let free: u64 = status.benefactors.iter().map(|(_, credits)| credits).sum();
-        free == 4 * 96 && status.journal == 0
+        free == if with_ssds { 4 * 48 } else { 4 * 96 } && status.journal == 0
     })
     .await;
 }

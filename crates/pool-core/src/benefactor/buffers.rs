@@ -144,6 +144,12 @@ impl Buffers {
         }
     }
 
+    /// Whether a buffer is full: what is in it is to be drained.
+    #[must_use]
+    pub fn has_full(&self) -> bool {
+        !self.full.is_empty()
+    }
+
     /// What to drain next: of the buffer that has been full for longest.
     pub fn next_drain(&mut self) -> Option<Piece> {
         let ready =

@@ -109,6 +109,8 @@ struct Held {
     /// It is being written from memory to SSD.
     moving: bool,
     on_ssd: bool,
+    /// Its bytes were found to be others than those that came: nobody gets them.
+    damaged: bool,
     /// Reads of it that are under way: neither its memory nor its room on SSD is used again before they end.
     reads: u32,
     /// Its session still may name it.
@@ -150,6 +152,8 @@ pub struct Holdings {
     stored: BTreeMap<GroupOf, BTreeSet<(Version, SessionId)>>,
     sessions_ended: BTreeSet<SessionId>,
     effects: VecDeque<Effect>,
+    /// Tables that have ended, of which the SSD has a record.
+    tables_over: VecDeque<(GroupOf, Version, SessionId)>,
 }
 
 impl Holdings {
@@ -167,6 +171,7 @@ impl Holdings {
             stored: BTreeMap::new(),
             sessions_ended: BTreeSet::new(),
             effects: VecDeque::new(),
+            tables_over: VecDeque::new(),
         }
     }
 
@@ -294,7 +299,7 @@ impl Holdings {
     /// [`Holdings::read`].
     pub fn find(&mut self, of: GroupOf, version: Version, by: SessionId, chunk: u32) -> Option<(Entry, Location)> {
         let entry = *self.tables.get(&(of, version, by))?.get(&chunk)?;
-        let held = self.held.get_mut(&entry.instance)?;
+        let held = self.held.get_mut(&entry.instance).filter(|held| !held.damaged)?;
         held.reads += 1;
         Some((entry, held.piece.map_or(Location::Ssd, Location::Memory)))
     }
@@ -309,10 +314,15 @@ impl Holdings {
 
     /// What to do next.
     pub fn next_effect(&mut self) -> Option<Effect> {
+        self.next_effect_with(true)
+    }
+
+    /// What to do next; without `room` nothing is moved.
+    pub fn next_effect_with(&mut self, room: bool) -> Option<Effect> {
         if let Some(effect) = self.effects.pop_front() {
             return Some(effect);
         }
-        if !self.ssd {
+        if !self.ssd || !room {
             return None;
         }
         let piece = self.buffers.next_drain()?;
@@ -358,7 +368,7 @@ impl Holdings {
         self.held.get(&entry.instance).is_some_and(|held| {
             // One that came damaged is no draft, and nothing names it.
             let is_kept = held.draft || held.copying || held.named > 0;
-            let usable = (held.complete && is_kept) || planted(Bug::SealedBeforeStored);
+            let usable = (held.complete && is_kept && !held.damaged) || planted(Bug::SealedBeforeStored);
             usable && (held.inode, held.length, held.crc) == (inode, entry.length, entry.crc)
         })
     }
@@ -375,6 +385,7 @@ impl Holdings {
             complete: false,
             moving: false,
             on_ssd: false,
+            damaged: false,
             reads: 0,
             draft,
             copying,
@@ -417,6 +428,9 @@ impl Holdings {
     fn unseal(&mut self, key: (GroupOf, Version, SessionId)) {
         self.orders.remove(&key);
         let table = self.tables.remove(&key);
+        if table.is_some() && self.ssd {
+            self.tables_over.push_back(key);
+        }
         self.release(table.unwrap_or_default());
     }
 

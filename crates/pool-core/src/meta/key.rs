@@ -79,6 +79,10 @@ pub enum Key {
     Journal(MountId, u64),
     /// Who has a role; it is there as long as its lease.
     Owner(Role),
+    /// The number that tells the pool from any other.
+    Pool,
+    /// What a benefactor lent when it joined last, for as long as it is expected to return.
+    Record(BenefactorId),
     /// That a transaction took place: of a manager's process, and its number there. It ends with the manager's lease.
     Receipt(u64, u64),
 }
@@ -88,6 +92,8 @@ pub enum Key {
 pub enum Prefix {
     /// What all benefactors lend.
     Lends,
+    /// What all benefactors lent that are expected.
+    Records,
     /// All sessions.
     Sessions,
     /// All mounts.
@@ -98,6 +104,8 @@ pub enum Prefix {
     AllWriters,
     /// All entries of a directory.
     Entries(Inode),
+    /// All groups of all files.
+    AllGroups,
     /// All groups of a file.
     Groups(Inode),
     /// Whoever writes a file.
@@ -111,11 +119,13 @@ impl Prefix {
     pub(crate) fn first(self) -> Key {
         match self {
             Self::Lends => Key::Lends(BenefactorId(0)),
+            Self::Records => Key::Record(BenefactorId(0)),
             Self::Sessions => Key::Session(SessionId(0)),
             Self::Mounts => Key::Mount(MountId(0)),
             Self::Nodes => Key::Node(Inode(0)),
             Self::AllWriters => Key::Writer(Inode(0), SessionId(0)),
             Self::Entries(inode) => Key::Entry(inode, Name(Arc::default())),
+            Self::AllGroups => Key::Group(Inode(0), 0, Version::NONE),
             Self::Groups(inode) => Key::Group(inode, 0, Version::NONE),
             Self::Writers(inode) => Key::Writer(inode, SessionId(0)),
             Self::Journal(mount) => Key::Journal(mount, 0),
@@ -131,9 +141,11 @@ impl Prefix {
             | (Self::Writers(of), Key::Writer(inode, _)) => of == *inode,
             (Self::Journal(of), Key::Journal(mount, _)) => of == *mount,
             (Self::Lends, Key::Lends(_))
+            | (Self::Records, Key::Record(_))
             | (Self::Sessions, Key::Session(_))
             | (Self::Mounts, Key::Mount(_))
             | (Self::Nodes, Key::Node(_))
+            | (Self::AllGroups, Key::Group(..))
             | (Self::AllWriters, Key::Writer(..)) => true,
             _ => false,
         }

@@ -140,6 +140,21 @@ pub enum Operation {
         /// What does.
         to: Place,
     },
+    /// [`Operation::Relocate`] of some columns alone: no single benefactor is apart from the other places of all of them.
+    RelocateColumns {
+        /// Who watches the benefactors, as [`Key::Owner`] has it.
+        warden: u64,
+        /// Of which file.
+        inode: Inode,
+        /// Which group, and of which version.
+        group: (u32, Version),
+        /// Which columns, by their places in the layout.
+        columns: Vec<u32>,
+        /// What does not count any more.
+        from: Place,
+        /// What does.
+        to: Place,
+    },
     /// A file whose newest version is at the target leaves the pool: its name and attributes stay, its bytes are at the target. Who
     /// writes it afterwards stages it anew first.
     Evict {
@@ -245,7 +260,10 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
         }
         Operation::Forget { inode } => recorder.forget(*inode),
         Operation::Relocate { warden, inode, group, from, to } => {
-            recorder.relocate(*warden, *inode, *group, *from, *to)
+            recorder.relocate(*warden, *inode, *group, None, (*from, *to))
+        }
+        Operation::RelocateColumns { warden, inode, group, columns, from, to } => {
+            recorder.relocate(*warden, *inode, *group, Some(columns), (*from, *to))
         }
         Operation::Evict { inode } => recorder.evict(*inode),
     };

@@ -167,7 +167,7 @@ pub struct Mount {
 pub enum Value {
     /// Of [`Key::Benefactor`](super::Key::Benefactor): the life.
     Benefactor(Place),
-    /// Of [`Key::Lends`](super::Key::Lends).
+    /// Of [`Key::Lends`](super::Key::Lends), [`Key::Record`](super::Key::Record).
     Lends(Lends),
     /// Of [`Key::Mount`](super::Key::Mount).
     Mount(Mount),
@@ -185,4 +185,6 @@ pub enum Value {
     Owner(u64),
     /// Of [`Key::Receipt`](super::Key::Receipt).
     Receipt,
+    /// Of [`Key::Pool`](super::Key::Pool).
+    Pool(u64),
 }

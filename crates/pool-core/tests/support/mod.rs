@@ -7,4 +7,5 @@ pub mod membership;
 pub mod metadata;
 pub mod namespace;
 pub mod placement;
+pub mod segments;
 pub mod target;

@@ -222,7 +222,7 @@ impl Namespace {
                 Ok(Reply::Done)
             }
             // Where bytes are is no matter of names: the simulated pool asks for this.
-            Operation::Relocate { .. } => Err(Refusal::NotFound),
+            Operation::Relocate { .. } | Operation::RelocateColumns { .. } => Err(Refusal::NotFound),
         }
     }
 

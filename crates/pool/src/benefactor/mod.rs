@@ -1,27 +1,34 @@
-//! A benefactor: keeps chunks in the memory that it lends, and writes them to the target when it is told.
+//! A benefactor: keeps chunks in the memory and on the SSD that it lends, and writes them to the target when it is told.
 
 mod memory;
+mod repair;
+pub mod ssd;
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::buffers::{Buffers, TooSmall};
-use surgetank_pool_core::benefactor::holdings::{self, Admission, Entry, Holdings, Location};
+use surgetank_pool_core::benefactor::holdings::{self, Admission, Entry, Holdings, Instance, Location};
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation};
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::Lends;
 use surgetank_pool_core::placement::Place;
+use surgetank_pool_core::repair::Of;
+use tokio::time::Instant;
 use tonic::Status;
 
 use self::memory::Memory;
-use crate::chunks::{Alive, CHUNK, DrainPart, Get, Inventory, News, Put, Reply, Request, Seal};
+use self::ssd::{Found, NotOurs, Owner, Ssd, Tier};
+use crate::chunks::{Alive, CHUNK, DrainPart, Fence, Get, Inventory, Put, Reply, Request, Seal, TableOf};
 use crate::manager;
 use crate::managers::{Lost, Managers};
-use crate::rpc::{BadAddress, Listener, Service};
+use crate::rpc::{BadAddress, Listener, Peer, Service};
 
 /// What a benefactor is to lend, and to whom.
 #[derive(Clone, Debug)]
@@ -30,8 +37,10 @@ pub struct Config {
     pub id: BenefactorId,
     /// What it fails with: benefactors of one host have one number.
     pub domain: Domain,
-    /// Memory, in bytes.
+    /// Memory, in bytes; with an SSD it may be none.
     pub memory: u64,
+    /// SSD.
+    pub ssd: Option<Ssd>,
     /// The managers' addresses.
     pub managers: Vec<String>,
 }
@@ -42,6 +51,9 @@ pub enum Ended {
     /// The memory is too little.
     #[error(transparent)]
     TooSmall(#[from] TooSmall),
+    /// The SSD has another benefactor's chunks.
+    #[error(transparent)]
+    NotOurs(#[from] NotOurs),
     /// An address is wrong.
     #[error(transparent)]
     Address(#[from] BadAddress),
@@ -56,12 +68,25 @@ pub enum Ended {
     Serve(String),
 }
 
+/// Memory that a benefactor has for chunks on their way to its SSD, if it lends none, in bytes.
+const STAGING: u64 = 48 << 20;
+/// How long a benefactor that begins waits for a manager.
+const JOIN: Duration = Duration::from_secs(60);
+/// How long a request waits for the SSD before it is to be asked again.
+const FLUSHED: Duration = Duration::from_secs(2);
+
 /// One life of a benefactor.
 pub struct Benefactor {
     incarnation: Incarnation,
     of: u64,
     memory: Memory,
+    tier: Option<Tier>,
     holdings: Mutex<Holdings>,
+    puts: AtomicU64,
+    damaged: AtomicU64,
+    fence: Mutex<Fence>,
+    /// Benefactors from which copies are fetched.
+    sources: Mutex<BTreeMap<String, Peer>>,
 }
 
 /// Joins the pool and serves until another process takes its place.
@@ -69,34 +94,83 @@ pub struct Benefactor {
 /// # Errors
 /// [`Ended`].
 pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
-    let buffers = Buffers::new(config.memory, CHUNK)?;
-    let memory = Memory::new(usize::try_from(buffers.size()).map_err(|error| Ended::Serve(error.to_string()))?);
+    let serve = |error: &dyn std::fmt::Display| Ended::Serve(error.to_string());
+    let lent = if config.memory == 0 && config.ssd.is_some() { STAGING } else { config.memory };
+    let buffers = Buffers::new(lent, CHUNK)?;
+    let memory = Memory::new(usize::try_from(buffers.size()).map_err(|error| serve(&error))?);
     let managers = Managers::new(&config.managers)?;
-    let address = listener.address().map_err(|error| Ended::Serve(error.to_string()))?;
+    let address = listener.address().map_err(|error| serve(&error))?;
+    // All of it is read before anybody hears of this life: whoever asks then is told everything.
+    let found = match config.ssd {
+        Some(Ssd(disk)) => {
+            let read = tokio::task::spawn_blocking(move || Found::read(Arc::clone(&disk)).map(|found| (found, disk)));
+            Some(read.await.map_err(|error| serve(&error))??)
+        }
+        None => None,
+    };
+    let ssd = found.as_ref().map_or(0, |(_, disk)| u64::from(disk.segments()) * disk.size());
     let mut lends = Lends {
         place: Place { id: config.id, incarnation: Incarnation(0) },
         address: address.to_string(),
         domain: config.domain,
-        memory: surgetank_model::Bytes::new(buffers.size() * 3),
-        ssd: surgetank_model::Bytes::ZERO,
+        memory: surgetank_model::Bytes::new(if config.memory == 0 { 0 } else { buffers.size() * 3 }),
+        ssd: surgetank_model::Bytes::new(ssd),
     };
-    let (lease, incarnation, time) = join(&managers, &lends).await?;
+    let until = Instant::now() + JOIN;
+    let joined = loop {
+        match join(&managers, &lends).await {
+            // After a power cut managers may begin later.
+            Err(Ended::NotJoined(..)) if Instant::now() < until => tokio::time::sleep(JOIN / 200).await,
+            joined => break joined?,
+        }
+    };
+    let incarnation = joined.incarnation;
     lends.place.incarnation = incarnation;
     let of = buffers.credits();
-    let holdings = Mutex::new(Holdings::new(incarnation, buffers, false));
-    let benefactor = Arc::new(Benefactor { incarnation, of, memory, holdings });
+    let (tier, holdings) = match found {
+        Some((found, disk)) => {
+            let tier = Tier::new(disk, &found, Owner { pool: joined.pool, benefactor: config.id })?;
+            if found.damaged > 0 {
+                tracing::warn!("benefactor {}: {} records of its SSD are torn or damaged", config.id, found.damaged);
+            }
+            let chunks = found.chunks.into_values().map(|(_, inode, entry)| (inode, entry));
+            let tables = found.tables.into_iter().map(|(of, (_, table))| (of, table));
+            (Some(tier), Holdings::restored(incarnation, buffers, chunks, tables))
+        }
+        None => (None, Holdings::new(incarnation, buffers, false)),
+    };
+    let benefactor = Arc::new(Benefactor {
+        incarnation,
+        of,
+        memory,
+        tier,
+        holdings: Mutex::new(holdings),
+        puts: AtomicU64::new(0),
+        damaged: AtomicU64::new(0),
+        fence: Mutex::default(),
+        sources: Mutex::default(),
+    });
     tokio::select! {
-        served = listener.serve(benefactor) => served.map_err(|error| Ended::Serve(error.to_string())),
-        ended = stay(&managers, &lends, lease, time) => Err(ended),
+        served = listener.serve(Arc::clone(&benefactor)) => served.map_err(|error| serve(&error)),
+        ended = stay(&managers, &lends, joined.lease, joined.time) => Err(ended),
+        () = ssd::run(Arc::clone(&benefactor)) => Ok(()),
     }
 }
 
+/// A benefactor that has joined.
+struct Joined {
+    lease: Lease,
+    incarnation: Incarnation,
+    time: Duration,
+    pool: u64,
+}
+
 /// Joins; without an incarnation in a new life, else in that one.
-async fn join(managers: &Managers, lends: &Lends) -> Result<(Lease, Incarnation, Duration), Ended> {
+async fn join(managers: &Managers, lends: &Lends) -> Result<Joined, Ended> {
     let id = lends.place.id;
     match managers.ask(&manager::Request::Join(lends.clone())).await {
-        Ok(manager::Reply::Joined { lease, incarnation, millis }) => {
-            Ok((lease, incarnation, Duration::from_millis(millis)))
+        Ok(manager::Reply::Joined { lease, incarnation, millis, pool }) => {
+            Ok(Joined { lease, incarnation, time: Duration::from_millis(millis), pool })
         }
         Ok(manager::Reply::Replaced) => Err(Ended::Replaced(id)),
         Ok(_) => Err(Ended::NotJoined(id, Lost("its answer makes no sense".to_owned()))),
@@ -111,7 +185,7 @@ async fn stay(managers: &Managers, lends: &Lends, mut lease: Lease, time: Durati
         tokio::time::sleep(time / 4).await;
         match managers.ask(&manager::Request::Renew(lease)).await {
             Ok(manager::Reply::Renewed(false)) => match join(managers, lends).await {
-                Ok((fresh, ..)) => lease = fresh,
+                Ok(joined) => lease = joined.lease,
                 Err(Ended::Replaced(id)) => return Ended::Replaced(id),
                 Err(error) => tracing::warn!("{error}"),
             },
@@ -140,89 +214,137 @@ impl Benefactor {
                 unsafe { self.memory.write(piece, &put.bytes) };
                 let mut holdings = self.holdings();
                 holdings.stored(entry.instance, true);
+                self.puts.fetch_add(1, Ordering::Relaxed);
+                self.look_at(&holdings);
                 Reply::Stored(holdings.credits())
             }
             Admission::Here => Reply::Stored(self.holdings().credits()),
             Admission::Stale => Reply::Stale,
             Admission::UnknownSession => Reply::UnknownSession,
-            Admission::Coming | Admission::Full => Reply::Full,
+            Admission::Coming | Admission::Full => {
+                self.look_at(&self.holdings());
+                Reply::Full
+            }
+        }
+    }
+
+    /// The SSD has something to do, perhaps.
+    fn look_at(&self, holdings: &Holdings) {
+        if let Some(tier) = self.tier.as_ref().filter(|_| holdings.has_effects()) {
+            tier.wake();
         }
     }
 
     /// Reads a chunk that a table names, and verifies it.
-    fn chunk(&self, of: crate::chunks::TableOf, chunk: u32) -> Result<(Entry, Vec<u8>), Reply> {
+    fn chunk(&self, of: TableOf, chunk: u32) -> Result<(Entry, Vec<u8>), Reply> {
         let found = self.holdings().find(of.0, of.1, of.2, chunk);
         let (entry, location) = found.ok_or(Reply::NotHere)?;
-        let bytes = match location {
-            Location::Memory(piece) => self.bytes(piece),
-            Location::Ssd => unreachable!("nothing is moved to an SSD that is not lent"),
+        let bytes = match (location, &self.tier) {
+            (Location::Memory(piece), _) => Ok(self.bytes(piece)),
+            (Location::Ssd, Some(tier)) => tier.read(&entry),
+            (Location::Ssd, None) => unreachable!("nothing is moved to an SSD that is not lent"),
         };
-        self.holdings().read(entry.instance);
-        if crc32c::crc32c(&bytes) == entry.crc {
-            Ok((entry, bytes))
-        } else {
-            tracing::error!("chunk {chunk} of {of:?} is damaged in memory");
-            Err(Reply::Corrupt)
+        let mut holdings = self.holdings();
+        let intact = bytes.as_ref().is_ok_and(|bytes| crc32c::crc32c(bytes) == entry.crc);
+        if !intact {
+            let why = bytes.as_ref().err().map(|error| format!(": {error}")).unwrap_or_default();
+            tracing::error!("chunk {chunk} of {of:?} is damaged{why}");
+            self.damaged(&mut holdings, entry.instance);
+        }
+        holdings.read(entry.instance);
+        self.look_at(&holdings);
+        bytes.ok().filter(|_| intact).map(|bytes| (entry, bytes)).ok_or(Reply::Corrupt)
+    }
+
+    /// A chunk is damaged: nobody gets it, and the warden has it fetched from another copy.
+    fn damaged(&self, holdings: &mut Holdings, instance: Instance) {
+        if holdings.damaged(instance) {
+            self.damaged.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn bytes(&self, piece: Piece) -> Vec<u8> {
-        // SAFETY: `find` keeps the piece until `read`, and it was written before it counted as stored.
+        // SAFETY: who found the piece, or moves it, keeps it until that is over, and it was written before it counted as stored.
         unsafe { self.memory.read(piece) }
     }
 
+    /// What is asked of a former life, this one may have on its SSD; of a later one it knows nothing.
+    fn is_later(&self, incarnation: Incarnation) -> bool {
+        incarnation > self.incarnation
+    }
+
+    /// What is not here: of another life, or at all.
+    fn not_here(&self, incarnation: Incarnation) -> Reply {
+        if incarnation == self.incarnation { Reply::NotHere } else { Reply::Stale }
+    }
+
     fn get(&self, get: &Get) -> Reply {
-        if get.incarnation != self.incarnation {
+        if self.is_later(get.incarnation) {
             return Reply::Stale;
         }
         match self.chunk(get.of, get.chunk) {
             Ok((entry, bytes)) => Reply::Chunk(entry.crc, Bytes::from(bytes)),
+            Err(Reply::NotHere) => self.not_here(get.incarnation),
             Err(reply) => reply,
         }
     }
 
     fn table(&self, get: &Get) -> Reply {
-        if get.incarnation != self.incarnation {
+        if self.is_later(get.incarnation) {
             return Reply::Stale;
         }
-        self.holdings().table(get.of.0, get.of.1, get.of.2).map_or(Reply::NotHere, |table| Reply::Table(table.clone()))
+        let holdings = self.holdings();
+        let table = holdings.table(get.of.0, get.of.1, get.of.2);
+        table.map_or_else(|| self.not_here(get.incarnation), |table| Reply::Table(table.clone()))
     }
 
-    fn seal(&self, seal: Seal) -> Reply {
+    async fn seal(&self, seal: Seal) -> Reply {
         if seal.incarnation != self.incarnation {
             return Reply::Stale;
         }
         let (of, version, by) = seal.of;
-        match self.holdings().seal(of, version, by, seal.table) {
-            Ok(()) => Reply::Sealed,
-            Err(missing) if missing.0.is_empty() => Reply::UnknownSession,
-            Err(missing) => Reply::Missing(missing.0),
-        }
+        let chunks: Vec<Instance> = seal.table.values().map(|entry| entry.instance).collect();
+        let logged = {
+            let mut holdings = self.holdings();
+            match holdings.seal(of, version, by, seal.table) {
+                Ok(()) => self.tier.as_ref().map(|tier| tier.sealed(seal.of)),
+                Err(missing) if missing.0.is_empty() => return Reply::UnknownSession,
+                Err(missing) => return Reply::Missing(missing.0),
+            }
+        };
+        self.logged(logged, &chunks, seal.durable).await
     }
 
-    fn forget(&self, news: &News) {
-        let mut holdings = self.holdings();
-        news.withdrawn.iter().for_each(|instance| holdings.withdraw(*instance));
-        for (of, version, by) in &news.obsolete {
-            holdings.obsolete(*of, *version, *by);
+    /// Waits for the log as far as an answer must: for a table and its chunks that must survive a power cut; and for a table of which the log
+    /// has an earlier one, which nobody may find in its place.
+    async fn logged(&self, logged: Option<(u64, bool)>, chunks: &[Instance], durable: bool) -> Reply {
+        let Some((tier, (number, again))) = self.tier.as_ref().zip(logged) else {
+            // Nobody asks that of a benefactor without an SSD.
+            return if durable { Reply::Full } else { Reply::Sealed };
+        };
+        tier.wake();
+        if !durable && !again {
+            return Reply::Sealed;
         }
-        for (session, committed) in &news.ended {
-            holdings.session_ended(*session, |of, version| committed.contains(&(of, version)));
-        }
-        news.forgotten.iter().for_each(|inode| holdings.forgotten(*inode));
+        let chunks = if durable { chunks } else { &[] };
+        if tier.survives(self, number, chunks, Instant::now() + FLUSHED).await { Reply::Sealed } else { Reply::NotYet }
     }
 
     fn inventory(&self) -> Inventory {
         let holdings = self.holdings();
-        let tables: std::collections::BTreeSet<_> = holdings.tables().map(|(table, _)| *table).collect();
-        let sessions = holdings.instances().map(|instance| instance.session);
-        let sessions = sessions.chain(tables.iter().map(|(_, _, by)| *by)).collect();
-        Inventory { tables, files: holdings.files(), sessions }
+        let tables =
+            holdings.tables().map(|((group, version, by), _)| Of { group: *group, version: *version, by: *by });
+        let has = surgetank_pool_core::repair::Inventory {
+            tables: tables.collect(),
+            drafts: holdings.drafts().map(|(instance, inode)| (instance.session, inode)).collect(),
+            copies: holdings.copies().collect(),
+        };
+        Inventory { incarnation: self.incarnation, has, damaged: holdings.all_damaged() }
     }
 
     /// Writes chunks into a file that the publisher has made, and flushes it.
     fn drain(&self, part: &DrainPart) -> Reply {
-        if part.incarnation != self.incarnation {
+        if self.is_later(part.incarnation) {
             return Reply::Stale;
         }
         let file = match OpenOptions::new().write(true).open(&part.file) {
@@ -250,7 +372,15 @@ impl Benefactor {
     }
 
     fn alive(&self) -> Alive {
-        Alive { incarnation: self.incarnation, credits: self.holdings().credits(), of: self.of }
+        let counted = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Alive {
+            incarnation: self.incarnation,
+            credits: self.holdings().credits(),
+            of: self.of,
+            puts: counted(&self.puts),
+            ssd: self.tier.as_ref().map_or((0, 0), Tier::room),
+            damaged: counted(&self.damaged),
+        }
     }
 }
 
@@ -261,18 +391,24 @@ impl Service for Benefactor {
     async fn answer(self: Arc<Self>, request: Request) -> Result<Reply, Status> {
         Ok(match request {
             Request::Put(put) => self.put(&put),
+            Request::Get(get) if self.tier.is_some() => apart(move || self.get(&get)).await?,
             Request::Get(get) => self.get(&get),
-            Request::Seal(seal) => self.seal(seal),
+            Request::Seal(seal) => self.seal(seal).await,
             Request::Table(get) => self.table(&get),
             Request::Forget(news) => {
-                self.forget(&news);
+                self.forget(news);
                 Reply::Done
             }
             Request::Inventory => Reply::Inventory(self.inventory()),
-            Request::DrainPart(part) => tokio::task::spawn_blocking(move || self.drain(&part))
-                .await
-                .map_err(|error| Status::internal(error.to_string()))?,
+            Request::DrainPart(part) => apart(move || self.drain(&part)).await?,
             Request::Probe => Reply::Alive(self.alive()),
+            Request::Copy(copy) => self.copy(copy).await,
+            Request::Adopt(adopt) => self.adopt(adopt).await,
         })
     }
+}
+
+/// Works where it may block.
+async fn apart(work: impl FnOnce() -> Reply + Send + 'static) -> Result<Reply, Status> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Status::internal(error.to_string()))
 }

@@ -366,6 +366,14 @@ impl PoolClient {
         }
     }
 
+    /// A dead benefactor is expected no longer: files of which its SSD had the only copy count as lost.
+    ///
+    /// # Errors
+    /// [`Error`]: it is alive.
+    pub async fn leave(&self, benefactor: BenefactorId) -> Result<(), Error> {
+        self.inner.ask(Request::Leave(benefactor)).await.map(|_| ())
+    }
+
     /// How the pool is.
     ///
     /// # Errors

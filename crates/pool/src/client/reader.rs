@@ -95,7 +95,7 @@ impl Reader {
             let newest = self.inner.content(&self.path, self.inode).await?;
             let changed = newest.node.version != self.content.node.version
                 || newest.node.kind != self.content.node.kind
-                || newest.groups.len() != self.content.groups.len();
+                || newest.groups != self.content.groups;
             if newest.node.size < self.content.node.size {
                 return Err(self.unreadable(offset, "the file is shorter by now"));
             }

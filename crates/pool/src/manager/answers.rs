@@ -1,6 +1,6 @@
 //! What clients and benefactors ask, but for operations.
 
-use surgetank_pool_core::id::{Incarnation, Inode, MountId, SessionId, Version};
+use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
 use surgetank_pool_core::meta::lookup::Lookup;
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
@@ -43,11 +43,24 @@ impl Manager {
         let incarnation = lends.place.incarnation;
         let writes = vec![
             Write::PutLeased(key.clone(), Value::Benefactor(lends.place), lease),
-            Write::PutLeased(Key::Lends(id), Value::Lends(lends), lease),
+            Write::PutLeased(Key::Lends(id), Value::Lends(lends.clone()), lease),
+            Write::Put(Key::Record(id), Value::Lends(lends)),
         ];
         match self.store.commit(&Transaction { compares: vec![Compare::Absent(key)], writes }).await {
-            Ok(Outcome::Committed(_)) => Ok(Reply::Joined { lease, incarnation, millis }),
+            Ok(Outcome::Committed(_)) => Ok(Reply::Joined { lease, incarnation, millis, pool: self.pool }),
             _ => Err(Unavailable(format!("benefactor {id} is joining elsewhere"))),
+        }
+    }
+
+    /// A dead benefactor is expected no longer.
+    pub(super) async fn leave(&self, id: BenefactorId) -> Result<Reply, Refused> {
+        let compares = vec![Compare::Absent(Key::Lends(id))];
+        let left = self.commit(compares, vec![Write::Delete(Key::Record(id))]).await;
+        match left.map_err(|error| Refused::unavailable(error.to_string()))? {
+            true => Ok(Reply::Done),
+            false => Err(Refused::failed_precondition(format!(
+                "benefactor {id} is alive: end its process first, once nothing is left to drain"
+            ))),
         }
     }
 
@@ -209,6 +222,7 @@ impl Manager {
             | Operation::Published { .. }
             | Operation::Evict { .. }
             | Operation::Relocate { .. }
+            | Operation::RelocateColumns { .. }
             | Operation::Forget { .. } => {
                 return Err(Refused::permission_denied("clients do not ask for this operation"));
             }

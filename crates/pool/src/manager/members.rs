@@ -9,7 +9,7 @@ use surgetank_pool_core::id::{BenefactorId, Incarnation};
 use surgetank_pool_core::membership::{self, Membership, State};
 use surgetank_pool_core::meta::value::Lends;
 use surgetank_pool_core::meta::{Key, Prefix, Value};
-use surgetank_pool_core::placement::{self, Candidate, Lent};
+use surgetank_pool_core::placement::{self, Candidate, Lent, Media};
 
 use super::Manager;
 use super::protocol::{Place, Reply};
@@ -17,9 +17,16 @@ use crate::benefactor::Benefactor;
 use crate::chunks::{self, Alive, CHUNK};
 use crate::rpc::Peer;
 
-/// What placement takes for the speed of memory, and of its drain, until both are measured. Equal ones among benefactors are placed by
-/// their room.
-const RATES: (Bandwidth, Bandwidth) = (Bandwidth::from_mib_s(1000), Bandwidth::from_mib_s(100));
+/// What placement takes for speeds.
+struct Rates {
+    memory: Bandwidth,
+    ssd: Bandwidth,
+    drain: Bandwidth,
+}
+
+/// They are not measured: equal ones among benefactors are placed by their room.
+const RATES: Rates =
+    Rates { memory: Bandwidth::from_mib_s(1000), ssd: Bandwidth::from_mib_s(500), drain: Bandwidth::from_mib_s(100) };
 
 /// A benefactor in its newest life.
 #[derive(Clone, Debug)]
@@ -33,26 +40,103 @@ pub(super) struct Member {
 struct Known {
     members: BTreeMap<BenefactorId, Member>,
     membership: Membership,
+    /// Everybody of whom was ever heard, in the newest life unless that is over.
+    lives: BTreeMap<BenefactorId, Option<Incarnation>>,
+    /// Those who had an SSD when they joined last, and are expected: they may return with what is on it.
+    with_ssd: BTreeSet<BenefactorId>,
+    /// When a client was last seen to have put chunks.
+    written: Option<Instant>,
+    /// The store's leases have been read.
+    looked: bool,
     since: tokio::time::Instant,
 }
 
 /// See the module.
 pub(super) struct Members(Mutex<Known>);
 
-impl Default for Members {
-    fn default() -> Self {
-        let membership = Membership::new(membership::Config::default());
-        Self(Mutex::new(Known { members: BTreeMap::new(), membership, since: tokio::time::Instant::now() }))
-    }
-}
-
 impl Known {
     fn now(&self) -> Instant {
         Instant::ZERO + self.since.elapsed()
     }
+
+    /// Everybody who may be given chunks.
+    fn candidates(&self) -> Vec<Candidate> {
+        let candidate = |member: &Member| {
+            let alive = member.alive.filter(|alive| alive.incarnation == member.lends.place.incarnation)?;
+            let lent =
+                |free, of, rate| Lent { free: Bytes::new(free), of: Bytes::new(of), rate, drain: Some(RATES.drain) };
+            let memory = lent(alive.credits * CHUNK, alive.of * CHUNK, RATES.memory);
+            let ssd = lent(alive.ssd.0, alive.ssd.1, RATES.ssd);
+            let (place, domain) = (member.lends.place, member.lends.domain);
+            let lends = |bytes: Bytes| bytes > Bytes::ZERO;
+            Some(Candidate {
+                place,
+                domain,
+                memory: lends(member.lends.memory).then_some(memory),
+                ssd: lends(ssd.of).then_some(ssd),
+            })
+        };
+        self.members.values().filter_map(candidate).collect()
+    }
+}
+
+/// What repair has to know of all benefactors.
+pub(super) struct Lives {
+    /// When.
+    pub(super) now: Instant,
+    /// Nobody is declared dead at present.
+    pub(super) holds: bool,
+    /// Everybody in the newest life unless that is over.
+    pub(super) of: BTreeMap<BenefactorId, Option<Incarnation>>,
+    /// When a client was last seen to have put chunks.
+    pub(super) written: Option<Instant>,
 }
 
 impl Members {
+    /// Nobody is known yet.
+    pub(super) fn new(config: membership::Config) -> Self {
+        Self(Mutex::new(Known {
+            members: BTreeMap::new(),
+            membership: Membership::new(config),
+            lives: BTreeMap::new(),
+            with_ssd: BTreeSet::new(),
+            written: None,
+            looked: false,
+            since: tokio::time::Instant::now(),
+        }))
+    }
+
+    /// Whether the leases of the store have been read once.
+    pub(super) fn looked(&self) -> bool {
+        self.known().looked
+    }
+
+    /// See [`Lives`].
+    pub(super) fn lives(&self) -> Lives {
+        let known = self.known();
+        Lives { now: known.now(), holds: known.membership.holds(), of: known.lives.clone(), written: known.written }
+    }
+
+    /// A benefactor in its newest life.
+    pub(super) fn newest(&self, id: BenefactorId) -> Option<Member> {
+        self.known().members.get(&id).cloned()
+    }
+
+    /// Who else takes a place of columns whose other places are `beside`, but none of `without`.
+    pub(super) fn substitute(
+        &self,
+        bytes: u64,
+        media: Media,
+        beside: &[BenefactorId],
+        without: &[placement::Place],
+    ) -> Option<Member> {
+        let known = self.known();
+        let domains: Vec<_> =
+            beside.iter().filter_map(|id| known.members.get(id)).map(|member| member.lends.domain).collect();
+        let found = placement::substitute(Bytes::new(bytes), media, &domains, without, &known.candidates());
+        found.and_then(|(place, _)| known.members.get(&place.id).cloned())
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,7 +151,13 @@ impl Members {
         self.known().members.get(&place.id).filter(|member| member.lends.place == place).cloned()
     }
 
-    /// Whether what this life had is lost: a newer one has begun, or the benefactor is dead.
+    /// Whether a dead benefactor may return with what it had.
+    pub(super) fn may_return(&self, id: BenefactorId) -> bool {
+        let known = self.known();
+        known.with_ssd.contains(&id) && known.membership.incarnation(id).is_none()
+    }
+
+    /// Whether what this life had in memory is lost: a newer one has begun, or the benefactor is dead.
     pub(super) fn is_over(&self, place: placement::Place) -> bool {
         let known = self.known();
         match known.membership.state(place.id) {
@@ -81,7 +171,7 @@ impl Members {
     /// whose lease has just been lost.
     pub(super) fn suspect(&self, place: placement::Place) {
         let mut known = self.known();
-        if known.membership.state(place.id).is_none() {
+        if known.looked && known.membership.state(place.id).is_none() {
             let now = known.now();
             known.membership.leased(now, place.id, place.incarnation);
             known.membership.lease_lost(now, place.id, place.incarnation);
@@ -100,18 +190,8 @@ impl Members {
         let known = self.known();
         let domain = |id: &BenefactorId| known.members.get(id).map(|member| member.lends.domain);
         let apart: BTreeSet<_> = place.apart.iter().filter_map(domain).collect();
-        let candidates: Vec<Candidate> = known
-            .members
-            .values()
-            .filter(|member| !place.without.contains(&member.lends.place) && !apart.contains(&member.lends.domain))
-            .filter_map(|member| {
-                let alive = member.alive.filter(|alive| alive.incarnation == member.lends.place.incarnation)?;
-                let of = Bytes::new(alive.of * CHUNK);
-                let lent = Lent { free: Bytes::new(alive.credits * CHUNK), of, rate: RATES.0, drain: Some(RATES.1) };
-                let (place, domain) = (member.lends.place, member.lends.domain);
-                Some(Candidate { place, domain, memory: Some(lent), ssd: None })
-            })
-            .collect();
+        let mut candidates = known.candidates();
+        candidates.retain(|other| !place.without.contains(&other.place) && !apart.contains(&other.domain));
         let request = placement::Request {
             bytes: Bytes::new(place.bytes),
             copies: place.copies,
@@ -133,12 +213,17 @@ impl Members {
 /// Follows leases and probes for ever.
 pub(super) async fn watch(manager: &Arc<Manager>) {
     loop {
-        if let Ok(read) = manager.store.read(&[], &[Prefix::Lends]).await {
-            let lends = read.prefixes.into_iter().flatten().filter_map(|(key, stored)| match (key, stored.value) {
-                (Key::Lends(_), Value::Lends(lends)) => Some(lends),
-                _ => None,
-            });
-            leased(&manager.members, lends.collect());
+        if let Ok(read) = manager.store.read(&[], &[Prefix::Lends, Prefix::Records]).await {
+            let (mut lends, mut with_ssd) = (Vec::new(), BTreeSet::new());
+            for (key, stored) in read.prefixes.into_iter().flatten() {
+                match (key, stored.value) {
+                    (Key::Lends(_), Value::Lends(of)) => lends.push(of),
+                    (Key::Record(id), Value::Lends(of)) if of.ssd > Bytes::ZERO => drop(with_ssd.insert(id)),
+                    _ => {}
+                }
+            }
+            manager.members.known().with_ssd = with_ssd;
+            leased(&manager.members, lends);
         }
         probe(manager).await;
         tokio::time::sleep(manager.config.probe).await;
@@ -164,11 +249,19 @@ fn leased(members: &Members, leased: Vec<Lends>) {
     for place in gone {
         known.membership.lease_lost(now, place.id, place.incarnation);
     }
+    known.looked = true;
     known.membership.tick(now);
     while let Some(change) = known.membership.next_change() {
         tracing::info!("{change:?}");
-        if let membership::Change::Died(id, Incarnation(_)) = change {
-            known.members.remove(&id);
+        match change {
+            membership::Change::Joined(id, incarnation) | membership::Change::Returned { id, incarnation, .. } => {
+                known.lives.insert(id, Some(incarnation));
+            }
+            membership::Change::Died(id, _) => {
+                known.lives.insert(id, None);
+                known.members.remove(&id);
+            }
+            membership::Change::Left(_) | membership::Change::HoldBegan { .. } | membership::Change::HoldEnded => {}
         }
     }
 }
@@ -195,7 +288,10 @@ async fn probe(manager: &Arc<Manager>) {
             _ => None,
         };
         if let Some(member) = known.members.get_mut(&id) {
-            member.alive = alive;
+            let former = std::mem::replace(&mut member.alive, alive);
+            if former.zip(alive).is_some_and(|(former, alive)| former.puts < alive.puts) {
+                known.written = Some(now);
+            }
         }
         if due.contains(&id) {
             match alive {

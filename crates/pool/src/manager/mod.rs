@@ -1,6 +1,6 @@
 //! A manager: names and plans. It keeps nothing that the store does not have, so there may be several, and each may end at any time.
 //!
-//! Whoever holds the role in the store is the warden, who has benefactors drop what nobody needs, and the publisher of a mount, who
+//! Whoever holds the role in the store is the warden, who has lost copies made again and benefactors drop what nobody needs, and the publisher of a mount, who
 //! brings its changes to the target.
 
 mod answers;
@@ -8,15 +8,19 @@ mod commits;
 mod members;
 mod protocol;
 mod publisher;
+mod repair;
 mod roles;
 mod target;
 mod warden;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use surgetank_model::Bandwidth;
 use surgetank_pool_core::id::Revision;
+use surgetank_pool_core::membership;
 use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::{Key, Value};
 use tonic::Status as Refused;
@@ -41,6 +45,10 @@ pub struct Config {
     pub probe: Duration,
     /// How often benefactors are told what nobody needs.
     pub sweep: Duration,
+    /// When a benefactor counts as dead.
+    pub membership: membership::Config,
+    /// How fast copies are made again.
+    pub repair: surgetank_pool_core::repair::Config,
 }
 
 impl Default for Config {
@@ -51,6 +59,14 @@ impl Default for Config {
             role: Duration::from_secs(4),
             probe: Duration::from_millis(200),
             sweep: Duration::from_secs(1),
+            membership: membership::Config::default(),
+            repair: surgetank_pool_core::repair::Config {
+                idle: Bandwidth::from_mib_s(200),
+                beside: Bandwidth::from_mib_s(50),
+                foreground_for: Duration::from_secs(2),
+                at_once: 4,
+                retry: Duration::from_secs(2),
+            },
         }
     }
 }
@@ -76,6 +92,8 @@ pub struct Manager {
     tenure: Tenure,
     commits: Commits,
     members: Members,
+    /// The pool's number.
+    pool: u64,
     /// The next number that nobody else has, and the end of the block.
     numbers: AtomicU64,
 }
@@ -87,10 +105,12 @@ pub struct Manager {
 pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) -> Result<(), Stopped> {
     let tenure = Tenure::begin(&*store, config.role).await?;
     let id = tenure.manager();
+    let pool = pool(&*store).await?;
     let manager = Arc::new(Manager {
         commits: Commits::new(Arc::clone(&store), id, tenure.lease()),
-        members: Members::default(),
+        members: Members::new(config.membership),
         numbers: AtomicU64::new(id * NUMBERS),
+        pool,
         config,
         store,
         tenure,
@@ -102,6 +122,23 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
         () = members::watch(&manager) => Ok(()),
         () = warden::run(&manager) => Ok(()),
         () = publisher::run(&manager) => Ok(()),
+    }
+}
+
+/// The number that tells the pool from any other: whoever looks first makes it.
+async fn pool(store: &dyn MetaStore) -> Result<u64, Unavailable> {
+    loop {
+        let read = store.read(&[Key::Pool], &[]).await?;
+        if let Some(Value::Pool(number)) = read.keys.into_iter().next().flatten().map(|stored| stored.value) {
+            return Ok(number);
+        }
+        // The system gives each of these a seed that nobody foresees.
+        let number = RandomState::new().build_hasher().finish();
+        let made = Transaction {
+            compares: vec![Compare::Absent(Key::Pool)],
+            writes: vec![Write::Put(Key::Pool, Value::Pool(number))],
+        };
+        store.commit(&made).await.map_err(|ended| Unavailable(ended.to_string()))?;
     }
 }
 
@@ -154,6 +191,7 @@ impl Service for Manager {
             Request::Place(place) => Ok(self.place(&place)),
             Request::Do(operation, once) => return self.act(&operation, once).await,
             Request::Status => self.status().await,
+            Request::Leave(id) => return self.leave(id).await,
         };
         answered.map_err(|error| Refused::unavailable(error.to_string()))
     }

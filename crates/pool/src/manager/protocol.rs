@@ -122,6 +122,8 @@ pub enum Request {
     Do(Operation, Once),
     /// How is the pool?
     Status,
+    /// A benefactor that is dead is expected no longer: what it alone had is lost.
+    Leave(BenefactorId),
 }
 
 /// What a manager answers.
@@ -135,6 +137,8 @@ pub enum Reply {
         incarnation: Incarnation,
         /// How long the lease lasts unless it is renewed, in milliseconds.
         millis: u64,
+        /// The pool's number.
+        pool: u64,
     },
     /// Another process lends in its place.
     Replaced,
@@ -194,6 +198,7 @@ wire_enum! {
         10 = Evict { inode },
         11 = Forget { inode },
         12 = Relocate { warden, inode, group, from, to },
+        15 = RelocateColumns { warden, inode, group, columns, from, to },
     }
     Ended { 0 = Before, 1 = Reply(reply), 2 = Refused(refusal), }
     Request {
@@ -208,9 +213,10 @@ wire_enum! {
         8 = Place(place),
         9 = Do(operation, once),
         10 = Status,
+        11 = Leave(id),
     }
     Reply {
-        0 = Joined { lease, incarnation, millis },
+        0 = Joined { lease, incarnation, millis, pool },
         1 = Replaced,
         2 = Renewed(lasts),
         3 = Begun(begun),
@@ -241,6 +247,7 @@ impl Method for Request {
             Self::Place(_) => "/surgetank.pool.Manager/Place",
             Self::Do(..) => "/surgetank.pool.Manager/Do",
             Self::Status => "/surgetank.pool.Manager/Status",
+            Self::Leave(_) => "/surgetank.pool.Manager/Leave",
         }
     }
 }

@@ -294,12 +294,14 @@ async fn write(
 async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> Result<Vec<(u32, u32, u32)>, Drain> {
     let mut lost = true;
     for place in column.places {
-        let Some(member) = manager.members.get(place) else {
+        // A later life has what is on its SSD.
+        let newest = manager.members.newest(place.id);
+        let Some(member) = newest.filter(|member| member.lends.place.incarnation >= place.incarnation) else {
             manager.members.suspect(place);
-            lost &= manager.members.is_over(place);
+            lost &= manager.members.is_over(place) && !manager.members.may_return(place.id);
             continue;
         };
-        let part = DrainPart { incarnation: place.incarnation, ..part.clone() };
+        let part = DrainPart { incarnation: member.lends.place.incarnation, ..part.clone() };
         match member.peer.ask::<Benefactor>(chunks::Request::DrainPart(part), PART_TIME).await {
             Ok(chunks::Reply::Drained(chunks)) => return Ok(chunks),
             // Its life is over, or it never had them: it has them at no later time either.

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use surgetank_pool_core::id::Revision;
 use surgetank_pool_core::meta::store::{Compare, Lease, Write};
 use surgetank_pool_core::meta::{Key, Role, Value};
 use tokio::time::Instant;
@@ -61,16 +62,20 @@ impl Tenure {
 impl Manager {
     /// Whether this manager has a role; it takes one that nobody has.
     pub(super) async fn holds(&self, role: Role) -> Result<bool, Unavailable> {
+        Ok(self.holds_since(role).await?.is_some())
+    }
+
+    /// The revision since which this manager has a role: whoever has it later has it since a later one.
+    pub(super) async fn holds_since(&self, role: Role) -> Result<Option<Revision>, Unavailable> {
         let key = Key::Owner(role);
-        let read = self.store.read(std::slice::from_ref(&key), &[]).await?;
         let own = Value::Owner(self.tenure.manager());
-        let holds = match read.keys.into_iter().next().flatten() {
-            Some(stored) => stored.value == own,
-            None => {
-                let writes = vec![Write::PutLeased(key.clone(), own, self.tenure.lease())];
-                self.commit(vec![Compare::Absent(key)], writes).await?
+        loop {
+            let read = self.store.read(std::slice::from_ref(&key), &[]).await?;
+            if let Some(stored) = read.keys.into_iter().next().flatten() {
+                return Ok(Some(stored.created).filter(|_| stored.value == own && self.tenure.lasts()));
             }
-        };
-        Ok(holds && self.tenure.lasts())
+            let writes = vec![Write::PutLeased(key.clone(), own.clone(), self.tenure.lease())];
+            self.commit(vec![Compare::Absent(key.clone())], writes).await?;
+        }
     }
 }

@@ -1,22 +1,27 @@
-//! The warden: ends what nobody ends any more, and has benefactors drop what nobody needs.
+//! The warden: ends what nobody ends any more, has benefactors drop what nobody needs, and has lost copies made again ([`Repairs`]).
 //!
-//! It rests on no message: it compares what benefactors have with what the store has, again and again. What it says is true for ever,
-//! however late it arrives: an inode is used once, a session that has ended stays so, and a table that the store lacks although the file
-//! has that version is never committed.
+//! It rests on no message: it compares what benefactors have with what the store has, again and again. Almost all that it says is true for
+//! ever, however late it arrives: an inode is used once, a session that has ended stays so, and a version that a later one has replaced never
+//! comes back. Which benefactors a layout names may change, though: a benefactor drops nothing for not being named if a warden has had
+//! something brought to it since that was read.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_pool_core::benefactor::holdings::GroupOf;
-use surgetank_pool_core::id::{Inode, Revision, SessionId, Version};
+use surgetank_pool_core::id::{BenefactorId, Inode, Revision, SessionId, Version};
 use surgetank_pool_core::meta::operation::Operation;
 use surgetank_pool_core::meta::{FileState, Key, Kind, Node, Prefix, Role, Value};
+use surgetank_pool_core::repair::{InStore, Inventory, Of, Word, reconcile};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::Manager;
-use super::members::Member;
+use super::repair::Repairs;
 use crate::benefactor::Benefactor;
-use crate::chunks::{self, Inventory, News};
+use crate::chunks::{self, Alive, News};
 use crate::meta::Unavailable;
 
 /// A benefactor is short of room if less than a part in this many is free.
@@ -24,21 +29,34 @@ const SHORT: u64 = 4;
 /// How long a benefactor may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Sweeps for ever, while this manager is the warden.
+/// Sweeps for ever, and has copies made again, while this manager is the warden.
 pub(super) async fn run(manager: &Arc<Manager>) {
-    let mut seen = Revision(0);
+    let (mut seen, mut repairs) = (Revision(0), None);
     loop {
         tokio::time::sleep(manager.config.sweep).await;
-        if !manager.holds(Role::Warden).await.unwrap_or(false) {
-            seen = Revision(0);
+        let Some(since) = manager.holds_since(Role::Warden).await.unwrap_or(None) else {
+            // What is under way ends with it: nothing of it would be recorded any more.
+            (seen, repairs) = (Revision(0), None);
             continue;
+        };
+        if repairs.as_ref().is_none_or(|repairs: &Repairs| repairs.since() != since) {
+            repairs = Some(Repairs::new(since, manager.config.repair));
         }
+        let Some(repairs) = &mut repairs else { continue };
         let swept = async {
             seen = files(manager, seen).await?;
-            chunks(manager).await
+            chunks(manager, repairs).await?;
+            repairs.look(manager).await
         };
         if let Err(error) = swept.await {
             tracing::warn!("{error}");
+        }
+        // The next copy begins when one has ended, not with the next sweep.
+        let until = Instant::now() + manager.config.sweep;
+        while tokio::time::timeout_at(until, repairs.ended(manager)).await.is_ok() {
+            if let Err(error) = repairs.go_on(manager).await {
+                tracing::warn!("{error}");
+            }
         }
     }
 }
@@ -46,8 +64,12 @@ pub(super) async fn run(manager: &Arc<Manager>) {
 /// Looks at all files if anything changed: files whose writers are gone, unlinked ones that nobody has open, and, if benefactors are short
 /// of room, those that the target has.
 async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailable> {
-    let short =
-        manager.members.all().iter().filter_map(|member| member.alive).any(|alive| alive.credits * SHORT < alive.of);
+    // Memory in front of an SSD is emptied into it.
+    let is_short = |alive: Alive| match alive.ssd {
+        (_, 0) => alive.credits * SHORT < alive.of,
+        (free, of) => free * SHORT < of,
+    };
+    let short = manager.members.all().iter().filter_map(|member| member.alive).any(is_short);
     let read = manager.store.read(&[], &[Prefix::Nodes, Prefix::AllWriters]).await?;
     if read.revision <= seen && !short {
         return Ok(seen);
@@ -90,19 +112,26 @@ async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailabl
 }
 
 /// Has benefactors drop what nobody needs.
-async fn chunks(manager: &Manager) -> Result<(), Unavailable> {
-    let mut inventories = Vec::new();
+async fn chunks(manager: &Arc<Manager>, repairs: &mut Repairs) -> Result<(), Unavailable> {
+    let fence = repairs.fence();
+    let mut asked = JoinSet::new();
     for member in manager.members.all() {
-        if let Ok(chunks::Reply::Inventory(inventory)) =
-            member.peer.ask::<Benefactor>(chunks::Request::Inventory, ANSWER).await
-        {
-            inventories.push((member, inventory));
+        asked.spawn(async move {
+            let inventory = member.peer.ask::<Benefactor>(chunks::Request::Inventory, ANSWER).await;
+            (member, inventory)
+        });
+    }
+    let mut inventories = Vec::new();
+    while let Some(Ok((member, answer))) = asked.join_next().await {
+        if let Ok(chunks::Reply::Inventory(inventory)) = answer {
+            repairs.refetch(manager, &member, &inventory.damaged);
+            inventories.push((member, inventory.has));
         }
     }
     // Whoever is in an inventory had begun before it. One that is no session afterwards has ended, and commits nothing any more: what
     // is read of its files from now on is all that it ever committed.
     let read = manager.store.read(&[], &[Prefix::Sessions]).await?;
-    let alive: BTreeSet<SessionId> = read
+    let sessions: BTreeSet<SessionId> = read
         .prefixes
         .into_iter()
         .flatten()
@@ -111,58 +140,114 @@ async fn chunks(manager: &Manager) -> Result<(), Unavailable> {
             _ => None,
         })
         .collect();
-    for (member, inventory) in inventories {
-        let news = news(manager, &alive, &inventory).await?;
-        tell(&member, news).await;
+    let mut files = BTreeMap::new();
+    for (_, inventory) in &inventories {
+        for inode in inodes(inventory) {
+            if let Entry::Vacant(vacant) = files.entry(inode) {
+                vacant.insert(file(manager, inode).await?);
+            }
+        }
     }
+    // What is being brought stays so until this manager looks again.
+    let brought = repairs.brought();
+    let mut told = JoinSet::new();
+    for (member, inventory) in inventories {
+        let view = View { of: member.lends.place.id, sessions: &sessions, files: &files, brought: &brought };
+        let words: Vec<Word> =
+            reconcile(&inventory, &view).into_iter().filter(|word| matters(word, &inventory)).collect();
+        if !words.is_empty() {
+            let news = News { withdrawn: Vec::new(), words: Some((fence, words)) };
+            // If it does not arrive, the next inventory says the same.
+            told.spawn(async move { member.peer.ask::<Benefactor>(chunks::Request::Forget(news), ANSWER).await });
+        }
+    }
+    told.join_all().await;
     Ok(())
 }
 
-async fn tell(member: &Member, news: News) {
-    if news.obsolete.is_empty() && news.ended.is_empty() && news.forgotten.is_empty() {
-        return;
-    }
-    // If it does not arrive, the next inventory says the same.
-    let _ = member.peer.ask::<Benefactor>(chunks::Request::Forget(news), ANSWER).await;
+fn inodes(inventory: &Inventory) -> BTreeSet<Inode> {
+    let tables = inventory.tables.iter().map(|of| of.group.inode);
+    let drafts = inventory.drafts.iter().map(|(_, inode)| *inode);
+    tables.chain(drafts).chain(inventory.copies.iter().map(|(_, inode)| *inode)).collect()
 }
 
-/// What a benefactor with this inventory need not keep.
-async fn news(manager: &Manager, alive: &BTreeSet<SessionId>, inventory: &Inventory) -> Result<News, Unavailable> {
-    let mut files: BTreeMap<Inode, Option<(Node, BTreeSet<chunks::TableOf>)>> = BTreeMap::new();
-    let inodes = inventory.files.iter().copied().chain(inventory.tables.iter().map(|(of, ..)| of.inode));
-    for inode in inodes.collect::<BTreeSet<Inode>>() {
-        let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
-        let committed = read.prefixes.into_iter().flatten().filter_map(|(key, stored)| match (key, stored.value) {
-            (Key::Group(inode, group, version), Value::Group(of)) => Some((GroupOf { inode, group }, version, of.by)),
-            _ => None,
-        });
-        let committed: BTreeSet<chunks::TableOf> = committed.collect();
-        let node = read.keys.into_iter().next().flatten().map(|stored| stored.value);
-        let file = match node {
-            Some(Value::Node(node)) => Some((node, committed)),
-            _ => None,
+/// Whether a word changes anything at a benefactor with this inventory.
+fn matters(word: &Word, inventory: &Inventory) -> bool {
+    match word {
+        Word::InStore(group, versions) => {
+            inventory.tables.iter().any(|of| of.group == *group && !versions.contains(&(of.version, of.by)))
+        }
+        Word::Evicted(inode, version) => {
+            inventory.tables.iter().any(|of| of.group.inode == *inode && of.version <= *version)
+        }
+        Word::SessionEnded(session, never) => {
+            !never.is_empty() || inventory.drafts.iter().any(|(other, _)| other == session)
+        }
+        Word::Forgotten(_) | Word::ForgetTable(_) | Word::AbandonCopy(_) => true,
+    }
+}
+
+/// What the store has of a file.
+#[derive(Default)]
+struct File {
+    node: Option<Node>,
+    written: bool,
+    groups: BTreeMap<GroupOf, BTreeMap<(Version, SessionId), BTreeSet<BenefactorId>>>,
+}
+
+async fn file(manager: &Manager, inode: Inode) -> Result<File, Unavailable> {
+    let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode), Prefix::Writers(inode)]).await?;
+    let node = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
+        Some(Value::Node(node)) => Some(node),
+        _ => None,
+    };
+    let mut file = File { node, ..File::default() };
+    for (key, stored) in read.prefixes.into_iter().flatten() {
+        match (key, stored.value) {
+            (Key::Group(inode, group, version), Value::Group(of)) => {
+                let named = of.layout.places().into_iter().map(|place| place.id).collect();
+                file.groups.entry(GroupOf { inode, group }).or_default().insert((version, of.by), named);
+            }
+            (Key::Writer(..), _) => file.written = true,
+            _ => {}
+        }
+    }
+    Ok(file)
+}
+
+/// The store, as one benefactor's inventory is compared with it.
+struct View<'a> {
+    of: BenefactorId,
+    sessions: &'a BTreeSet<SessionId>,
+    files: &'a BTreeMap<Inode, File>,
+    brought: &'a BTreeSet<(Of, BenefactorId)>,
+}
+
+impl InStore for View<'_> {
+    fn has_file(&self, inode: Inode) -> bool {
+        self.files.get(&inode).is_some_and(|file| file.node.is_some())
+    }
+
+    fn has_session(&self, session: SessionId) -> bool {
+        self.sessions.contains(&session)
+    }
+
+    fn is_copied(&self, inode: Inode) -> bool {
+        let written = self.files.get(&inode).is_some_and(|file| file.written);
+        written || self.brought.iter().any(|(of, _)| of.group.inode == inode)
+    }
+
+    fn evicted(&self, inode: Inode) -> Option<Version> {
+        let node = self.files.get(&inode)?.node.as_ref()?;
+        (node.kind == Kind::File(FileState::Evicted)).then_some(node.version)
+    }
+
+    fn versions(&self, group: GroupOf) -> BTreeMap<(Version, SessionId), bool> {
+        let stored = self.files.get(&group.inode).and_then(|file| file.groups.get(&group));
+        let named = |(version, by): &(Version, SessionId), places: &BTreeSet<BenefactorId>| {
+            let of = Of { group, version: *version, by: *by };
+            places.contains(&self.of) || self.brought.contains(&(of, self.of))
         };
-        files.insert(inode, file);
+        stored.into_iter().flatten().map(|(key, places)| (*key, named(key, places))).collect()
     }
-    let mut news = News::default();
-    for (inode, file) in &files {
-        if file.is_none() {
-            news.forgotten.insert(*inode);
-        }
-    }
-    for table in &inventory.tables {
-        let (of, version, _) = table;
-        if let Some(Some((node, committed))) = files.get(&of.inode)
-            && *version <= node.version
-            && !committed.contains(table)
-        {
-            news.obsolete.insert(*table);
-        }
-    }
-    for session in inventory.sessions.iter().filter(|session| !alive.contains(session)) {
-        let committed = files.values().flatten().flat_map(|(_, committed)| committed);
-        let own = committed.filter(|(_, _, by)| by == session).map(|(of, version, _)| (*of, *version));
-        news.ended.insert(*session, own.collect::<BTreeSet<(GroupOf, Version)>>());
-    }
-    Ok(news)
 }

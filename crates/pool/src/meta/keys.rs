@@ -23,6 +23,8 @@ pub(super) fn of_key(key: &Key) -> Vec<u8> {
         Key::Journal(mount, number) => spelt(b'j', &[&mount.0.to_be_bytes(), &number.to_be_bytes()]),
         Key::Owner(Role::Publisher(mount)) => spelt(b'o', &[b"p", &mount.0.to_be_bytes()]),
         Key::Owner(Role::Warden) => spelt(b'o', &[b"w"]),
+        Key::Pool => spelt(b'p', &[]),
+        Key::Record(id) => spelt(b'B', &[&id.0.to_be_bytes()]),
         Key::Receipt(of, number) => spelt(b'r', &[&of.to_be_bytes(), &number.to_be_bytes()]),
     }
 }
@@ -31,11 +33,13 @@ pub(super) fn of_key(key: &Key) -> Vec<u8> {
 pub(super) fn of_prefix(prefix: Prefix) -> Vec<u8> {
     match prefix {
         Prefix::Lends => spelt(b'l', &[]),
+        Prefix::Records => spelt(b'B', &[]),
         Prefix::Sessions => spelt(b's', &[]),
         Prefix::Mounts => spelt(b'm', &[]),
         Prefix::Nodes => spelt(b'i', &[]),
         Prefix::AllWriters => spelt(b'w', &[]),
         Prefix::Entries(inode) => spelt(b'd', &[&inode.0.to_be_bytes()]),
+        Prefix::AllGroups => spelt(b'g', &[]),
         Prefix::Groups(inode) => spelt(b'g', &[&inode.0.to_be_bytes()]),
         Prefix::Writers(inode) => spelt(b'w', &[&inode.0.to_be_bytes()]),
         Prefix::Journal(mount) => spelt(b'j', &[&mount.0.to_be_bytes()]),
@@ -69,6 +73,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Key, Malformed> {
             b'w' => Key::Owner(Role::Warden),
             _ => return Err(Malformed),
         },
+        b'p' => Key::Pool,
+        b'B' => Key::Record(BenefactorId(number_32(from)?)),
         b'r' => Key::Receipt(number(from)?, number(from)?),
         _ => return Err(Malformed),
     };
@@ -104,6 +110,8 @@ mod tests {
             Key::Journal(MountId(2), 9),
             Key::Owner(Role::Publisher(MountId(2))),
             Key::Owner(Role::Warden),
+            Key::Pool,
+            Key::Record(BenefactorId(7)),
             Key::Receipt(3, 4),
         ]
     }
@@ -125,11 +133,13 @@ mod tests {
     fn a_prefix_has_the_keys_that_begin_so() {
         let prefixes = [
             Prefix::Lends,
+            Prefix::Records,
             Prefix::Sessions,
             Prefix::Mounts,
             Prefix::Nodes,
             Prefix::AllWriters,
             Prefix::Entries(Inode(9)),
+            Prefix::AllGroups,
             Prefix::Groups(Inode(9)),
             Prefix::Writers(Inode(9)),
             Prefix::Journal(MountId(2)),

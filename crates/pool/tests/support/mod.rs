@@ -2,21 +2,27 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod disk;
+
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use surgetank_model::random::Random;
 use surgetank_pool::benefactor;
+use surgetank_pool::benefactor::ssd::{BadDirectory, Directory, Ssd};
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::manager;
 use surgetank_pool::meta::{Embedded, MetaStore};
 use surgetank_pool::rpc::Listener;
 use surgetank_pool_core::id::{BenefactorId, Domain};
-use surgetank_pool_core::meta::Durability;
+use surgetank_pool_core::membership;
+use surgetank_pool_core::meta::{Durability, Prefix, Value};
 use surgetank_pool_core::placement::Media;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
+
+use self::disk::CutDisk;
 
 pub const MIB: usize = 1 << 20;
 /// What a test waits for at most, so that a failure ends.
@@ -66,6 +72,31 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
+/// A benefactor's SSD.
+#[derive(Clone)]
+pub enum Disk {
+    /// Whose power can be cut.
+    Cut(Arc<CutDisk>),
+    /// A directory, and its bytes.
+    Files(PathBuf, u64),
+}
+
+impl Disk {
+    async fn open(self) -> Ssd {
+        match self {
+            Self::Cut(disk) => Ssd(disk),
+            Self::Files(path, bytes) => loop {
+                match Directory::with_segments(&path, bytes, 8 << 20) {
+                    Ok(directory) => return Ssd(Arc::new(directory)),
+                    // What the former process did last is on its way.
+                    Err(BadDirectory::InUse(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+                    Err(other) => panic!("{other}"),
+                }
+            },
+        }
+    }
+}
+
 /// See the module.
 pub struct Pool {
     pub directory: TempDir,
@@ -73,6 +104,10 @@ pub struct Pool {
     pub managers: Vec<Process>,
     pub benefactors: Vec<Process>,
     memory: u64,
+    /// What each benefactor lends of SSD.
+    pub disks: Vec<Option<Disk>>,
+    /// With which sentence a benefactor ended by itself last.
+    pub said: Arc<Mutex<String>>,
     /// How often wardens look.
     sweep: Duration,
 }
@@ -83,12 +118,32 @@ impl Pool {
         Self::swept(managers, benefactors, memory_mib, Duration::from_millis(100))
     }
 
+    /// The same with SSDs, as many as there are benefactors.
+    pub fn with_ssds(managers: usize, memory_mib: usize, disks: Vec<Option<Disk>>) -> Self {
+        Self::begin(managers, memory_mib, disks, Duration::from_millis(100))
+    }
+
     /// The same with a pause of wardens.
     pub fn swept(managers: usize, benefactors: usize, memory_mib: usize, sweep: Duration) -> Self {
+        Self::begin(managers, memory_mib, (0..benefactors).map(|_| None).collect(), sweep)
+    }
+
+    fn begin(managers: usize, memory_mib: usize, disks: Vec<Option<Disk>>, sweep: Duration) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(directory.path().join("target")).expect("a directory");
         let memory = (memory_mib * MIB) as u64;
-        let mut pool = Self { directory, store: None, managers: Vec::new(), benefactors: Vec::new(), memory, sweep };
+        let benefactors = disks.len();
+        let (store, of_managers) = (None, Vec::new());
+        let mut pool = Self {
+            directory,
+            store,
+            managers: of_managers,
+            benefactors: Vec::new(),
+            memory,
+            disks,
+            said: Arc::default(),
+            sweep,
+        };
         pool.open_store();
         (0..managers).for_each(|_| pool.start_manager("127.0.0.1:0"));
         (0..benefactors).for_each(|id| {
@@ -138,6 +193,14 @@ impl Pool {
             role: Duration::from_secs(1),
             probe: Duration::from_millis(50),
             sweep: self.sweep,
+            membership: membership::Config {
+                probe_timeout: Duration::from_millis(500),
+                probe_interval: Duration::from_millis(100),
+                grace: Duration::from_secs(3),
+                together: Duration::from_secs(2),
+                ..membership::Config::default()
+            },
+            ..manager::Config::default()
         };
         Process::start(at, async move |listener| {
             let _ = manager::run(config, store, listener).await;
@@ -156,16 +219,27 @@ impl Pool {
             id: BenefactorId(number),
             domain: Domain(number),
             memory: self.memory,
+            ssd: None,
             managers: self.addresses(),
         };
+        let (said, disk) = (Arc::clone(&self.said), self.disks[id].clone());
         Process::start("127.0.0.1:0", async move |listener| {
-            let _ = benefactor::run(config, listener).await;
+            let ssd = match disk {
+                Some(disk) => Some(disk.open().await),
+                None => None,
+            };
+            if let Err(ended) = benefactor::run(benefactor::Config { ssd, ..config }, listener).await {
+                *said.lock().expect("no one panics with it") = ended.to_string();
+            }
         })
     }
 
     /// A benefactor's next life.
     pub fn restart_benefactor(&mut self, id: usize) {
         self.benefactors[id].kill();
+        if let Some(Disk::Cut(disk)) = &mut self.disks[id] {
+            *disk = disk.next_life();
+        }
         self.benefactors[id] = self.benefactor(id);
     }
 
@@ -173,12 +247,34 @@ impl Pool {
         self.managers.iter().map(|process| process.address.clone()).collect()
     }
 
+    /// How many places of layouts name a benefactor that is dead, or a life that is over.
+    pub async fn missing(&self) -> usize {
+        let store = &self.store.as_ref().expect("the store is open").1;
+        let read = store.read(&[], &[Prefix::Lends, Prefix::AllGroups]).await.expect("the store answers");
+        let mut alive = Vec::new();
+        let mut named = Vec::new();
+        for (_, stored) in read.prefixes.into_iter().flatten() {
+            match stored.value {
+                // A lease outlasts its process for a moment.
+                Value::Lends(lends) if self.benefactors[lends.place.id.0 as usize].runtime.is_some() => {
+                    alive.push(lends.place);
+                }
+                Value::Group(group) => named.extend(group.layout.places()),
+                _ => {}
+            }
+        }
+        named.iter().filter(|place| !alive.contains(place)).count()
+    }
+
     pub fn target(&self) -> PathBuf {
         self.directory.path().join("target")
     }
 
     pub fn config(&self, copies: u8) -> client::Config {
-        let durability = Durability::Copies { copies, media: Media::Any };
+        self.config_of(Durability::Copies { copies, media: Media::Any })
+    }
+
+    pub fn config_of(&self, durability: Durability) -> client::Config {
         let mut config = client::Config::new(self.addresses(), "scratch");
         config.make = Some((self.target(), durability));
         config.timeout = LONG;
@@ -187,7 +283,12 @@ impl Pool {
 
     /// A session with so many copies of each chunk, once all benefactors are there.
     pub async fn client(&self, copies: u8) -> PoolClient {
-        let client = PoolClient::begin(self.config(copies)).await.expect("a session begins");
+        self.client_of(self.config(copies)).await
+    }
+
+    /// The same with that configuration.
+    pub async fn client_of(&self, config: client::Config) -> PoolClient {
+        let client = PoolClient::begin(config).await.expect("a session begins");
         let all = self.benefactors.len();
         until("all benefactors are there", async || {
             let status = client.status().await.expect("managers answer");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Admission, Entry, GroupOf, Held, Holdings, Instance, Missing, Put, SealOrder, Table};
+use super::{Admission, Effect, Entry, GroupOf, Held, Holdings, Instance, Missing, Put, SealOrder, Table};
 use crate::benefactor::buffers::Buffers;
 use crate::id::{Incarnation, Inode, SessionId, Version};
 use crate::planted::{Bug, planted};
@@ -27,6 +27,7 @@ impl Holdings {
             complete: true,
             moving: false,
             on_ssd: true,
+            damaged: false,
             reads: 0,
             draft: false,
             copying: false,
@@ -41,6 +42,8 @@ impl Holdings {
                     }
                 }
                 holdings.tables.insert(key, table);
+            } else {
+                holdings.tables_over.push_back(key);
             }
         }
         let all: Vec<Instance> = holdings.held.keys().copied().collect();
@@ -54,6 +57,9 @@ impl Holdings {
             return Admission::Stale;
         }
         let instance = put.entry.instance;
+        if self.held.get(&instance).is_some_and(|held| held.damaged) {
+            return self.replace_damaged(put);
+        }
         if let Some(held) = self.held.get_mut(&instance) {
             // One that came damaged goes, and comes anew.
             if held.complete && !held.draft && !held.copying && held.named == 0 {
@@ -99,6 +105,64 @@ impl Holdings {
         Ok(())
     }
 
+    /// A chunk's bytes are others than those that came: nobody gets them from now on. `false`: that was known.
+    pub fn damaged(&mut self, instance: Instance) -> bool {
+        let held = self.held.get_mut(&instance).filter(|held| held.complete && !held.damaged);
+        held.map(|held| held.damaged = true).is_some()
+    }
+
+    /// The chunks that are damaged, with the tables that name them: they are to be fetched from others.
+    #[must_use]
+    pub fn all_damaged(&self) -> Vec<((GroupOf, Version, SessionId), u32)> {
+        let is_damaged = |entry: &Entry| self.held.get(&entry.instance).is_some_and(|held| held.damaged);
+        if !self.held.values().any(|held| held.damaged) {
+            return Vec::new();
+        }
+        let tables = self.tables.iter();
+        tables
+            .flat_map(|(key, table)| table.iter().map(move |(index, entry)| (*key, *index, entry)))
+            .filter(|(.., entry)| is_damaged(entry))
+            .map(|(key, index, _)| (key, index))
+            .collect()
+    }
+
+    /// The same writing comes again in the place of one that is damaged.
+    fn replace_damaged(&mut self, put: &Put) -> Admission {
+        let instance = put.entry.instance;
+        let Some(held) = self.held.get(&instance) else { return Admission::Full };
+        // Whoever reads or moves it still uses its former room.
+        if held.reads > 0 || held.moving {
+            return Admission::Full;
+        }
+        let (named, draft, piece, on_ssd) = (held.named, held.draft, held.piece, held.on_ssd);
+        let admission = self.reserve(put, (draft, true));
+        if !matches!(admission, Admission::Room(_)) {
+            return admission;
+        }
+        if let Some(piece) = piece {
+            self.at.remove(&piece);
+            self.buffers.gone(piece);
+        }
+        if on_ssd {
+            self.effects.push_back(Effect::FreeSsd(instance));
+        }
+        if let Some(held) = self.held.get_mut(&instance) {
+            held.named = named;
+        }
+        admission
+    }
+
+    /// Whether something may be moved to SSD, or is over there.
+    #[must_use]
+    pub fn has_effects(&self) -> bool {
+        self.ssd && (!self.effects.is_empty() || !self.tables_over.is_empty() || self.buffers.has_full())
+    }
+
+    /// A table whose record on SSD is over. One of the same name may have been sealed since.
+    pub fn next_table_over(&mut self) -> Option<(GroupOf, Version, SessionId)> {
+        self.tables_over.pop_front()
+    }
+
     /// A copy that repair brought is not needed after all.
     pub fn abandon_copy(&mut self, instance: Instance) {
         if let Some(held) = self.held.get_mut(&instance) {
@@ -122,7 +186,7 @@ impl Holdings {
     /// Whether a chunk is on SSD: one that must survive a power cut counts from then on.
     #[must_use]
     pub fn is_on_ssd(&self, instance: Instance) -> bool {
-        self.held.get(&instance).is_some_and(|held| held.on_ssd)
+        self.held.get(&instance).is_some_and(|held| held.on_ssd && !held.damaged)
     }
 
     /// The record of a chunk that the SSD's log has beside its bytes: the file, and what it is.

@@ -16,8 +16,8 @@ impl Recorder<'_> {
         warden: u64,
         inode: Inode,
         (index, version): (u32, Version),
-        from: Place,
-        to: Place,
+        columns: Option<&[u32]>,
+        (from, to): (Place, Place),
     ) -> Answer {
         let owner = self.get(Key::Owner(Role::Warden))?.map(|stored| &stored.value);
         if owner != Some(&Value::Owner(warden)) {
@@ -34,10 +34,14 @@ impl Recorder<'_> {
             return Err(Refusal::NotFound.into());
         };
         let mut layout = group.layout;
-        let places = layout.columns.iter_mut().flat_map(|column| &mut column.places);
         let mut replaced = false;
-        for place in places.filter(|place| **place == from) {
-            (*place, replaced) = (to, true);
+        for (at, column) in (0..).zip(&mut layout.columns) {
+            if columns.is_some_and(|columns| !columns.contains(&at)) {
+                continue;
+            }
+            for place in column.places.iter_mut().filter(|place| **place == from) {
+                (*place, replaced) = (to, true);
+            }
         }
         if !replaced {
             return Err(Refusal::NotFound.into());

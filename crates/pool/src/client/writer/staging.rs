@@ -9,7 +9,7 @@ use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
 use surgetank_pool_core::id::BenefactorId;
 use surgetank_pool_core::meta::Group as Stored;
-use surgetank_pool_core::placement::{Layout, Place, Stripe};
+use surgetank_pool_core::placement::{Layout, Media, Place, Stripe};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -261,11 +261,18 @@ impl Writer {
         for (index, group) in self.groups.iter().filter(|(_, group)| group.changed) {
             let of = (GroupOf { inode: self.inode, group: *index }, version, self.inner.session);
             for place in group.layout.places() {
-                let seal = Seal { incarnation: place.incarnation, of, table: group.table(place.id) };
+                let durable = self.inner.media == Media::Ssd;
+                let seal = Seal { incarnation: place.incarnation, of, table: group.table(place.id), durable };
                 let (inner, index) = (Arc::clone(&self.inner), *index);
                 seals.spawn(async move {
-                    let request = chunks::Request::Seal(seal);
-                    (index, place, inner.ask_benefactor(place.id, request, ANSWER).await)
+                    let until = inner.until();
+                    loop {
+                        let request = chunks::Request::Seal(seal.clone());
+                        match inner.ask_benefactor(place.id, request, ANSWER).await {
+                            Some(Reply::NotYet) if Instant::now() < until => {}
+                            answer => return (index, place, answer),
+                        }
+                    }
                 });
             }
         }

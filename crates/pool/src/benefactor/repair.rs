@@ -1,0 +1,139 @@
+//! What wardens ask of a benefactor: to fetch copies from others, to take places over, and to drop what nobody needs.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use surgetank_pool_core::benefactor::holdings::{self, Admission};
+use surgetank_pool_core::repair::Word;
+
+use super::Benefactor;
+use crate::chunks::{Adopt, Copy, Fence, Get, News, Reply, Request};
+use crate::rpc::Peer;
+
+/// How long a source may take for a chunk.
+const ANSWER: Duration = Duration::from_secs(5);
+
+impl Benefactor {
+    /// Whether nothing later has come from a warden. A message by which something is brought (`brings`) may be passed by others of its warden;
+    /// words that rest on what was there before may not.
+    fn is_latest(&self, fence: Fence, brings: bool) -> bool {
+        let mut latest = self.fence.lock().unwrap_or_else(PoisonError::into_inner);
+        let heeded = fence >= *latest || (brings && fence.0 == latest.0);
+        *latest = fence.max(*latest);
+        heeded
+    }
+
+    /// Fetches copies of chunks.
+    pub(super) async fn copy(&self, copy: Copy) -> Reply {
+        if copy.incarnation != self.incarnation || !self.is_latest(copy.fence, true) {
+            return Reply::Stale;
+        }
+        for (chunk, entry, source) in copy.part {
+            let put = holdings::Put { incarnation: self.incarnation, inode: copy.of.0.inode, entry };
+            let admission = self.holdings().put_copy(&put);
+            let piece = match admission {
+                Admission::Room(piece) => piece,
+                Admission::Here => continue,
+                Admission::Stale => return Reply::Stale,
+                Admission::Coming | Admission::UnknownSession | Admission::Full => {
+                    self.look_at(&self.holdings());
+                    return Reply::Full;
+                }
+            };
+            let arriving = Arriving { benefactor: self, instance: entry.instance };
+            let Some((address, incarnation)) = copy.sources.get(usize::from(source)) else {
+                return Reply::NotCopied(chunk);
+            };
+            let get = Get { incarnation: *incarnation, of: copy.of, chunk };
+            match self.fetch(address, get).await {
+                Some(bytes) if bytes.len() == entry.length as usize && crc32c::crc32c(&bytes) == entry.crc => {
+                    // SAFETY: the piece was reserved for this chunk alone, and nobody reads it before it counts as stored.
+                    unsafe { self.memory.write(piece, &bytes) };
+                    arriving.stored();
+                }
+                _ => return Reply::NotCopied(chunk),
+            }
+        }
+        Reply::Done
+    }
+
+    async fn fetch(&self, address: &str, get: Get) -> Option<bytes::Bytes> {
+        let peer = {
+            let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+            match sources.get(address) {
+                Some(peer) => peer.clone(),
+                None => {
+                    let peer = Peer::new(address).ok()?;
+                    sources.insert(address.to_owned(), peer.clone());
+                    peer
+                }
+            }
+        };
+        match peer.ask::<Self>(Request::Get(get), ANSWER).await {
+            Ok(Reply::Chunk(_, bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Takes a place over.
+    pub(super) async fn adopt(&self, adopt: Adopt) -> Reply {
+        if adopt.incarnation != self.incarnation || !self.is_latest(adopt.fence, true) {
+            return Reply::Stale;
+        }
+        let chunks: Vec<_> = adopt.part.values().map(|entry| entry.instance).collect();
+        let logged = {
+            let mut holdings = self.holdings();
+            match holdings.adopt(adopt.of, &adopt.part, adopt.named) {
+                // A record of a former table may be there still, though it was over.
+                Ok(()) => self.tier.as_ref().map(|tier| (tier.sealed(adopt.of).0, true)),
+                Err(missing) => return Reply::Missing(missing.0),
+            }
+        };
+        self.logged(logged, &chunks, adopt.durable).await
+    }
+
+    /// Drops what nobody needs.
+    pub(super) fn forget(&self, news: News) {
+        let (fence, words) = news.words.unwrap_or_default();
+        let is_latest = self.is_latest(fence, false);
+        let mut holdings = self.holdings();
+        news.withdrawn.into_iter().for_each(|instance| holdings.withdraw(instance));
+        for word in words {
+            match word {
+                // True for as long as nothing is brought here. Everything else is true for ever.
+                Word::ForgetTable(_) | Word::AbandonCopy(_) if !is_latest => {}
+                Word::Forgotten(inode) => holdings.forgotten(inode),
+                Word::InStore(group, versions) => holdings.in_store(group, &versions),
+                Word::ForgetTable(of) => holdings.forget_table(of.group, of.version, of.by),
+                Word::Evicted(inode, version) => holdings.evicted(inode, version),
+                Word::AbandonCopy(instance) => holdings.abandon_copy(instance),
+                Word::SessionEnded(session, never) => {
+                    holdings.session_ended(session, |group, version| !never.contains(&(group, version)));
+                }
+            }
+        }
+        self.look_at(&holdings);
+    }
+}
+
+/// A chunk that is on its way here. If its request ends before it has come, it never came, and its room is free.
+struct Arriving<'a> {
+    benefactor: &'a Benefactor,
+    instance: holdings::Instance,
+}
+
+impl Arriving<'_> {
+    fn stored(self) {
+        let mut holdings = self.benefactor.holdings();
+        holdings.stored(self.instance, true);
+        self.benefactor.look_at(&holdings);
+        drop(holdings);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        self.benefactor.holdings().stored(self.instance, false);
+    }
+}

@@ -1,0 +1,335 @@
+//! Moves chunks from memory to the log, many with one flush, and says what survives a power cut.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use surgetank_pool_core::benefactor::Piece;
+use surgetank_pool_core::benefactor::holdings::{Effect, Entry, Instance, Table};
+use surgetank_pool_core::benefactor::segments::At;
+use surgetank_pool_core::id::Inode;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::super::Benefactor;
+use super::log::{self, Found, Log, NotAppended, NotOurs, RECORD_MAX};
+use super::{Disk, Owner};
+use crate::chunks::TableOf;
+
+/// Chunks that share a flush, at most.
+const BATCH: usize = 64;
+/// What was put for so long is moved, though its buffer is not full.
+const IDLE: Duration = Duration::from_millis(500);
+/// Batches in sequence that must fail until the SSD counts as broken.
+const FAILURES: u32 = 3;
+/// The pause before a batch that failed is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where things are in the log.
+#[derive(Default)]
+struct Index {
+    chunks: BTreeMap<Instance, At>,
+    tables: BTreeMap<TableOf, At>,
+}
+
+/// Tables that are to be logged.
+#[derive(Default)]
+struct Tables {
+    wanted: BTreeSet<TableOf>,
+    /// How often one was wanted.
+    asked: u64,
+    /// Those of the first so many times are logged.
+    done: u64,
+}
+
+/// See the module.
+pub(in super::super) struct Tier {
+    disk: Arc<dyn Disk>,
+    log: Mutex<Log>,
+    index: Mutex<Index>,
+    tables: Mutex<Tables>,
+    wake: Notify,
+    /// It changes when a batch has ended.
+    batches: watch::Sender<u64>,
+    failures: AtomicU64,
+    broken: AtomicBool,
+    /// Bytes: what there is room for, and all.
+    room: AtomicU64,
+    of: AtomicU64,
+}
+
+/// What a batch writes.
+struct Batch {
+    over: Vec<Instance>,
+    tables_over: Vec<TableOf>,
+    tables: Vec<(TableOf, Table)>,
+    asked: u64,
+    moves: Vec<(Instance, Piece, Inode, Entry)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tier {
+    /// Goes on with what a former life left.
+    pub(in super::super) fn new(disk: Arc<dyn Disk>, found: &Found, owner: Owner) -> Result<Self, NotOurs> {
+        let log = found.begin(owner)?;
+        let index = Index {
+            chunks: found.chunks.iter().map(|(instance, (at, ..))| (*instance, *at)).collect(),
+            tables: found.tables.iter().map(|(of, (at, _))| (*of, *at)).collect(),
+        };
+        let (room, of) = (AtomicU64::new(log.room()), AtomicU64::new(log.of()));
+        Ok(Self {
+            disk,
+            log: Mutex::new(log),
+            index: Mutex::new(index),
+            tables: Mutex::default(),
+            wake: Notify::new(),
+            batches: watch::Sender::new(0),
+            failures: AtomicU64::new(0),
+            broken: AtomicBool::new(false),
+            room,
+            of,
+        })
+    }
+
+    /// Bytes that it has room for, and all that it lends; a broken one lends nothing.
+    pub(in super::super) fn room(&self) -> (u64, u64) {
+        match self.broken.load(Ordering::Relaxed) {
+            true => (0, 0),
+            false => (self.room.load(Ordering::Relaxed), self.of.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// There may be something to do.
+    pub(in super::super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// A table was sealed or has grown: it is to be logged. Its number, and whether the log has an earlier one of that name.
+    pub(in super::super) fn sealed(&self, of: TableOf) -> (u64, bool) {
+        let is_again = lock(&self.index).tables.contains_key(&of);
+        let mut tables = lock(&self.tables);
+        let is_again = !tables.wanted.insert(of) || is_again;
+        tables.asked += 1;
+        (tables.asked, is_again)
+    }
+
+    /// A chunk's bytes, as they are: whoever asks looks at the checksum.
+    pub(in super::super) fn read(&self, entry: &Entry) -> std::io::Result<Vec<u8>> {
+        let at = lock(&self.index).chunks.get(&entry.instance).copied();
+        let at = at.ok_or(std::io::ErrorKind::NotFound)?;
+        log::content(&*self.disk, at, entry.length)
+    }
+
+    /// Waits until a table is logged, and until all these chunks are; `false`: not by then, or never.
+    pub(in super::super) async fn survives(
+        &self,
+        benefactor: &Benefactor,
+        table: u64,
+        chunks: &[Instance],
+        until: Instant,
+    ) -> bool {
+        let mut batches = self.batches.subscribe();
+        loop {
+            batches.mark_unchanged();
+            let done = lock(&self.tables).done;
+            if done >= table {
+                let holdings = benefactor.holdings();
+                if chunks.iter().all(|instance| holdings.is_on_ssd(*instance)) {
+                    return true;
+                }
+            }
+            if self.broken.load(Ordering::Relaxed) {
+                return false;
+            }
+            if !chunks.is_empty() && self.room().0 >= RECORD_MAX {
+                benefactor.holdings().close_filling();
+            }
+            self.wake();
+            if !matches!(tokio::time::timeout_at(until, batches.changed()).await, Ok(Ok(()))) {
+                return false;
+            }
+        }
+    }
+
+    fn has_tables(&self) -> bool {
+        !lock(&self.tables).wanted.is_empty()
+    }
+}
+
+/// Moves chunks and logs tables for ever.
+pub(in super::super) async fn run(benefactor: Arc<Benefactor>) {
+    let Some(tier) = &benefactor.tier else { return std::future::pending().await };
+    loop {
+        if tokio::time::timeout(IDLE, tier.wake.notified()).await.is_err() && tier.room().0 >= RECORD_MAX {
+            benefactor.holdings().close_filling();
+        }
+        while !tier.broken.load(Ordering::Relaxed) && (tier.has_tables() || benefactor.holdings().has_effects()) {
+            let working = Arc::clone(&benefactor);
+            match tokio::task::spawn_blocking(move || working.write_batch()).await {
+                Ok(Progress::Some) => {}
+                Ok(Progress::None) | Err(_) => break,
+                Ok(Progress::Failed) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+}
+
+/// What came of a batch.
+enum Progress {
+    Some,
+    /// There was nothing to do, or no room.
+    None,
+    Failed,
+}
+
+impl Benefactor {
+    /// What is to be written now. A chunk has room for sure.
+    fn next_batch(&self, tier: &Tier, mut room: u64) -> Batch {
+        let mut holdings = self.holdings();
+        let mut tables = lock(&tier.tables);
+        let wanted = std::mem::take(&mut tables.wanted);
+        let found = |of: TableOf| Some((of, holdings.table(of.0, of.1, of.2)?.clone()));
+        let mut batch = Batch {
+            tables: wanted.into_iter().filter_map(found).collect(),
+            asked: tables.asked,
+            over: Vec::new(),
+            tables_over: Vec::new(),
+            moves: Vec::new(),
+        };
+        batch.tables_over.extend(std::iter::from_fn(|| holdings.next_table_over()));
+        while let Some(effect) = holdings.next_effect_with(batch.moves.len() < BATCH && room >= RECORD_MAX) {
+            match effect {
+                Effect::Move(instance, piece) => {
+                    let Some((inode, entry)) = holdings.record(instance) else { continue };
+                    room -= RECORD_MAX;
+                    batch.moves.push((instance, piece, inode, entry));
+                }
+                Effect::FreeSsd(instance) => batch.over.push(instance),
+            }
+        }
+        batch
+    }
+
+    /// Writes what is to be written, flushes it, and lets everybody know.
+    fn write_batch(&self) -> Progress {
+        let Some(tier) = &self.tier else { return Progress::None };
+        let mut log = lock(&tier.log);
+        let batch = self.next_batch(tier, log.room());
+        tier.over(&mut log, &batch);
+        let (mut well, mut some) = (true, !batch.over.is_empty() || !batch.tables_over.is_empty());
+        let tables: Vec<_> =
+            batch.tables.iter().map(|(of, table)| (*of, tier.appended(log.table(*of, table), &mut well))).collect();
+        let moves: Vec<_> = batch
+            .moves
+            .iter()
+            .map(|(instance, piece, inode, entry)| {
+                let bytes = self.bytes(*piece);
+                let intact = crc32c::crc32c(&bytes) == entry.crc;
+                (
+                    *instance,
+                    intact,
+                    intact.then(|| tier.appended(log.chunk(*inode, entry, &bytes), &mut well)).flatten(),
+                )
+            })
+            .collect();
+        let failed = log.flush();
+        for error in failed.values() {
+            tracing::error!("SSD {}: what was written is not flushed: {error}", tier.disk.name());
+        }
+        let is_well = |at: &At| !failed.contains_key(&at.segment);
+        well &= failed.is_empty();
+        let mut again = BTreeSet::new();
+        for (of, at) in tables {
+            match at.filter(is_well) {
+                Some(at) => {
+                    let former = lock(&tier.index).tables.insert(of, at);
+                    former.into_iter().for_each(|former| log.over(former));
+                    some = true;
+                }
+                None => {
+                    at.into_iter().for_each(|at| log.over(at));
+                    again.insert(of);
+                }
+            }
+        }
+        let mut holdings = self.holdings();
+        for (instance, intact, at) in moves {
+            let moved = at.filter(is_well);
+            match moved {
+                Some(at) => {
+                    let former = lock(&tier.index).chunks.insert(instance, at);
+                    former.into_iter().for_each(|former| log.over(former));
+                }
+                None => at.into_iter().for_each(|at| log.over(at)),
+            }
+            if !intact {
+                tracing::error!("a chunk is damaged in memory");
+                self.damaged(&mut holdings, instance);
+            }
+            // One that is damaged needs no room any more.
+            holdings.moved(instance, moved.is_some() || !intact);
+            some |= moved.is_some() || !intact;
+        }
+        drop(holdings);
+        {
+            let mut tables = lock(&tier.tables);
+            if again.is_empty() {
+                tables.done = tables.done.max(batch.asked);
+            }
+            tables.wanted.extend(again);
+        }
+        tier.room.store(log.room(), Ordering::Relaxed);
+        tier.of.store(log.of(), Ordering::Relaxed);
+        drop(log);
+        tier.ended(well, some);
+        match (well, some) {
+            (true, false) => Progress::None,
+            (true, true) => Progress::Some,
+            (false, _) => Progress::Failed,
+        }
+    }
+}
+
+impl Tier {
+    fn over(&self, log: &mut Log, batch: &Batch) {
+        let mut index = lock(&self.index);
+        let Index { chunks, tables } = &mut *index;
+        let chunks = batch.over.iter().filter_map(|instance| chunks.remove(instance));
+        let tables = batch.tables_over.iter().filter_map(|of| tables.remove(of));
+        chunks.chain(tables).for_each(|at| log.over(at));
+    }
+
+    /// Where a record went; without room nowhere, which is no failure of the SSD's.
+    fn appended(&self, appended: Result<At, NotAppended>, well: &mut bool) -> Option<At> {
+        match appended {
+            Ok(at) => Some(at),
+            Err(NotAppended::Full) => None,
+            Err(NotAppended::Failed(error)) => {
+                tracing::error!("SSD {}: a record is not written: {error}", self.disk.name());
+                *well = false;
+                None
+            }
+        }
+    }
+
+    /// A batch has ended.
+    fn ended(&self, well: bool, some: bool) {
+        if well && !some {
+            return;
+        }
+        if well {
+            self.failures.store(0, Ordering::Relaxed);
+        } else if self.failures.fetch_add(1, Ordering::Relaxed) + 1 == u64::from(FAILURES) {
+            let name = self.disk.name();
+            tracing::error!(
+                "SSD {name}: it counts as broken: chunks stay in memory, and what it has is read if it can be"
+            );
+            self.broken.store(true, Ordering::Relaxed);
+        }
+        self.batches.send_modify(|batches| *batches += 1);
+    }
+}
