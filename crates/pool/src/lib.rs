@@ -5,6 +5,7 @@
 //!
 //! - [`benefactor`], [`manager`]: the two kinds of processes;
 //! - [`client`]: the library that programs, and a mount, use;
+//! - [`local`]: all of them in one process, on one machine;
 //! - [`meta`]: the store of names, files and groups;
 //! - [`chunks`]: what benefactors are asked; [`managers`]: whichever manager answers;
 //! - [`span`]: how a file is cut; [`wire`], [`rpc`]: how everything is sent and stored.
@@ -12,6 +13,7 @@
 pub mod benefactor;
 pub mod chunks;
 pub mod client;
+pub mod local;
 pub mod manager;
 pub mod managers;
 pub mod meta;

@@ -7,7 +7,7 @@ use surgetank_model as model;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance};
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId, Revision, SessionId, Version};
 use surgetank_pool_core::meta::operation::Refusal;
-use surgetank_pool_core::meta::value::{Change, Lends, Mount, Path};
+use surgetank_pool_core::meta::value::{Attributes, Change, Lends, Mount, Path, Times};
 use surgetank_pool_core::meta::{Durability, FileState, Group, Kind, Name, Node, Value};
 use surgetank_pool_core::placement::{Column, Layout, Media, Place, Tier};
 
@@ -30,7 +30,9 @@ wire_struct! {
     Instance { session, number }
     GroupOf { inode, group }
     Entry { instance, length, crc }
-    Node { kind, mount, at, owner, size, version, journalled, published, covers, torn }
+    Node { kind, mount, at, owner, times, size, version, journalled, published, covers, torn }
+    Times { accessed, modified, changed }
+    Attributes { mode, user, group, accessed, modified }
     Lends { place, address, domain, memory, ssd }
     Mount { name, target, durability, root }
 }
@@ -46,6 +48,8 @@ wire_enum! {
         1 = Publish { inode, version, path },
         2 = Rename { from, to },
         3 = Remove(path),
+        4 = MakeLink { path, to },
+        5 = Attributes { path, owner, times },
     }
     Value {
         0 = Benefactor(place),

@@ -220,6 +220,7 @@ fn node(size: u64) -> surgetank_pool_core::meta::Node {
         mount: MountId(1),
         at: Some((Inode(1), name(size))),
         owner: (0o644, 1, 2),
+        times: surgetank_pool_core::meta::value::Times::new(size),
         size,
         version: Version(size),
         journalled: Version::NONE,

@@ -16,7 +16,7 @@ mod recorder;
 use crate::id::{Inode, MountId, SessionId, Version};
 use crate::meta::key::{Key, Name, Prefix};
 use crate::meta::store::{Lease, Transaction};
-use crate::meta::value::Group;
+use crate::meta::value::{Attributes, Group};
 use crate::placement::Place;
 
 pub use self::recorder::Reads;
@@ -58,6 +58,28 @@ pub enum Operation {
         /// Mode, user, group.
         owner: (u32, u32, u32),
     },
+    /// Make a symbolic link.
+    MakeLink {
+        /// Where.
+        at: At,
+        /// Its number.
+        fresh: u64,
+        /// The number of its entry in the journal.
+        journal: u64,
+        /// Mode, user, group.
+        owner: (u32, u32, u32),
+        /// Where it points.
+        to: Vec<u8>,
+    },
+    /// Set permissions, owner or times.
+    SetAttributes {
+        /// Of which file, directory or symbolic link.
+        inode: Inode,
+        /// Which.
+        attributes: Attributes,
+        /// The number of an entry in the journal.
+        journal: u64,
+    },
     /// What was written counts.
     Commit {
         /// Which file.
@@ -87,12 +109,14 @@ pub enum Operation {
         /// The number of an entry in the journal.
         journal: u64,
     },
-    /// Move a file or directory, in the place of what is there.
+    /// Move a file or directory.
     Rename {
         /// Where from.
         from: At,
         /// Where to.
         to: At,
+        /// In the place of what is there; else that is in the way.
+        replace: bool,
         /// The number of an entry in the journal.
         journal: u64,
     },
@@ -252,7 +276,11 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
         Operation::Commit { inode, session, on, size, groups } => recorder.commit(*inode, *session, *on, *size, groups),
         Operation::Close { inode, session, journal } => recorder.close(*inode, *session, *journal),
         Operation::WriterLost { inode, journal } => recorder.writer_lost(*inode, *journal),
-        Operation::Rename { from, to, journal } => recorder.rename(from, to, *journal),
+        Operation::Rename { from, to, replace, journal } => recorder.rename(from, to, *replace, *journal),
+        Operation::MakeLink { at, fresh, journal, owner, to } => recorder.make_link(at, *fresh, *journal, *owner, to),
+        Operation::SetAttributes { inode, attributes, journal } => {
+            recorder.set_attributes(*inode, attributes, *journal)
+        }
         Operation::Unlink { at, journal } => recorder.unlink(at, *journal),
         Operation::RemoveDirectory { at, journal } => recorder.remove_directory(at, *journal),
         Operation::Published { publisher, mount, journal, ended } => {

@@ -48,6 +48,40 @@ pub enum FileState {
     Conflict,
 }
 
+/// Times of a node, in nanoseconds since 1970: those of the manager that carried out the operation, or what somebody has set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// As somebody set it last: reading does not change it.
+    pub accessed: u64,
+    /// The newest commit of a file; the creation of anything else.
+    pub modified: u64,
+    /// The newest change of what the store has of the node.
+    pub changed: u64,
+}
+
+impl Times {
+    /// Something that begins now.
+    #[must_use]
+    pub const fn new(now: u64) -> Self {
+        Self { accessed: now, modified: now, changed: now }
+    }
+}
+
+/// What a program sets of a node: `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Permissions.
+    pub mode: Option<u32>,
+    /// User.
+    pub user: Option<u32>,
+    /// Group.
+    pub group: Option<u32>,
+    /// When it was read last, in nanoseconds since 1970.
+    pub accessed: Option<u64>,
+    /// When it was changed last, in nanoseconds since 1970.
+    pub modified: Option<u64>,
+}
+
 /// A file, directory or symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -59,6 +93,8 @@ pub struct Node {
     pub at: Option<(Inode, Name)>,
     /// Permissions and owner: mode, user, group.
     pub owner: (u32, u32, u32),
+    /// When it was changed.
+    pub times: Times,
     /// Bytes of a file, as committed.
     pub size: u64,
     /// The newest commit.
@@ -82,6 +118,7 @@ impl Node {
             mount,
             at,
             owner,
+            times: Times::default(),
             size: 0,
             version: Version::NONE,
             journalled: Version::NONE,
@@ -132,6 +169,22 @@ pub enum Change {
     },
     /// What the target has there was unlinked, or is a directory that was removed.
     Remove(Path),
+    /// A symbolic link was made.
+    MakeLink {
+        /// Where.
+        path: Path,
+        /// Where it points.
+        to: Vec<u8>,
+    },
+    /// What the target has there gets these attributes.
+    Attributes {
+        /// Where.
+        path: Path,
+        /// Mode, user, group.
+        owner: (u32, u32, u32),
+        /// Times.
+        times: Times,
+    },
 }
 
 /// What a benefactor lends, and where it is reached.

@@ -134,6 +134,13 @@ impl Namespace {
                 self.directories.insert(inode, BTreeMap::new());
                 Ok(Reply::Inode(inode))
             }
+            Operation::MakeLink { .. } => unreachable!("no links are made here"),
+            Operation::SetAttributes { inode, .. } => {
+                if !self.directories.contains_key(inode) {
+                    self.file(*inode)?;
+                }
+                Ok(Reply::Inode(*inode))
+            }
             Operation::Commit { inode, session, on, size, groups } => {
                 let benefactors = self.benefactors.clone();
                 let file = self.file(*inode)?;
@@ -165,7 +172,7 @@ impl Namespace {
                 Ok(Reply::Version(Version(file.version)))
             }
             Operation::WriterLost { inode, .. } => Ok(Reply::Version(Version(self.file(*inode)?.version))),
-            Operation::Rename { from, to, .. } => self.rename(from, to),
+            Operation::Rename { from, to, replace, .. } => self.rename(from, to, *replace),
             Operation::Unlink { at, .. } => {
                 let inode = self.present(at)?;
                 if self.directories.contains_key(&inode) {
@@ -226,9 +233,12 @@ impl Namespace {
         }
     }
 
-    fn rename(&mut self, from: &(Inode, Name), to: &(Inode, Name)) -> Result<Reply, Refusal> {
+    fn rename(&mut self, from: &(Inode, Name), to: &(Inode, Name), replace: bool) -> Result<Reply, Refusal> {
         let inode = self.present(from)?;
         let replaced = self.entries(to.0)?.get(&to.1).copied();
+        if replaced.is_some() && !replace {
+            return Err(Refusal::Exists);
+        }
         if replaced == Some(inode) {
             return Ok(Reply::Inode(inode));
         }

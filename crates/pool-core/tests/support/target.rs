@@ -31,6 +31,12 @@ impl Target {
                 self.0.insert(path.clone(), Some((*inode, *version)));
             }
             Change::Rename { from, to } => return self.rename(from, to, again),
+            Change::MakeLink { path, .. } => return Err(format!("{path:?} cannot be made: no links are made here")),
+            Change::Attributes { path, .. } => {
+                if !self.0.contains_key(path) && !again {
+                    return Err(format!("{path:?} is not there to be changed"));
+                }
+            }
             Change::Remove(path) => {
                 if self.0.remove(path).is_none() && !again {
                     return Err(format!("{path:?} is not there to be removed"));

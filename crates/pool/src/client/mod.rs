@@ -3,6 +3,7 @@
 //! A client is one session of a mount. Every change is asked for under a number of the session, so that it takes place once, whichever
 //! manager carries it out and however often it is sent. Paths are relative to the mount's root, with `/` between names.
 
+mod nodes;
 mod reader;
 mod writer;
 
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use surgetank_pool_core::id::{BenefactorId, Inode, SessionId, Version};
+use surgetank_pool_core::id::{BenefactorId, Inode, SessionId};
 use surgetank_pool_core::meta::operation::{At, Operation, Refusal, Reply as Done};
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::Path;
@@ -20,6 +21,7 @@ use surgetank_pool_core::meta::{Durability, FileState, Kind, Name, Node};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+pub use self::nodes::{Owner, Stat};
 pub use self::reader::Reader;
 pub use self::writer::Writer;
 use crate::benefactor::Benefactor;
@@ -125,23 +127,6 @@ impl From<Lost> for Error {
     }
 }
 
-/// What is known of a file or directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stat {
-    /// Its number.
-    pub inode: Inode,
-    /// Whether it is a directory.
-    pub is_directory: bool,
-    /// Bytes, as committed.
-    pub size: u64,
-    /// The newest commit.
-    pub version: Version,
-    /// Where a file's newest commit is.
-    pub state: Option<FileState>,
-    /// A writer ended without a word, after the newest commit.
-    pub torn: bool,
-}
-
 /// One session of a mount.
 pub struct PoolClient {
     inner: Arc<Inner>,
@@ -216,11 +201,31 @@ impl PoolClient {
         Ok(Self { inner, renewing })
     }
 
+    /// How a pool is, without a session.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn ask_status(config: &Config) -> Result<Status, Error> {
+        let managers = Managers::new(&config.managers)?;
+        match managers.ask_until(Instant::now() + config.timeout, |_| Request::Status).await? {
+            Reply::Status(status) => Ok(status),
+            _ => Err(senseless()),
+        }
+    }
+
     /// Ends the session. Files that are still open for writing count as torn.
     ///
     /// # Errors
     /// [`Error`]: it ends by itself then.
     pub async fn end(self) -> Result<(), Error> {
+        self.finish().await
+    }
+
+    /// The same for a session that several use; what any of them asks afterwards fails.
+    ///
+    /// # Errors
+    /// [`Error`]: it ends by itself then.
+    pub async fn finish(&self) -> Result<(), Error> {
         let (session, lease) = (self.inner.session, self.inner.lease);
         self.inner.ask(Request::End(session, lease)).await.map(|_| ())
     }
@@ -230,13 +235,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn create(&self, path: &str) -> Result<Writer, Error> {
-        let inner = &self.inner;
-        let at = inner.at(path).await?;
-        let fresh = inner.number().await?;
-        let (writer, owner) = ((inner.session, inner.lease), (0o644, 0, 0));
-        inner.operate(path, &Operation::Create { at, fresh, writer, owner }).await?;
-        inner.opened(path, Inode(fresh))?;
-        Ok(Writer::new(Arc::clone(inner), path, Inode(fresh), Version::NONE, 0))
+        self.create_at(self.inner.at(path).await?, path, (0o644, 0, 0)).await
     }
 
     /// Opens a file for writing, at its end.
@@ -244,29 +243,8 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn append(&self, path: &str) -> Result<Writer, Error> {
-        let inner = &self.inner;
-        let (inode, _) = inner.lookup(path).await?;
-        inner.opened(path, inode)?;
-        let opened = self.open_for_writing(path, inode).await;
-        if opened.is_err() {
-            inner.open().remove(&inode);
-        }
-        opened
-    }
-
-    async fn open_for_writing(&self, path: &str, inode: Inode) -> Result<Writer, Error> {
-        let inner = &self.inner;
-        let writer = (inner.session, inner.lease);
-        inner.operate(path, &Operation::OpenForWriting { inode, writer }).await?;
-        let content = inner.content(path, inode).await?;
-        let (version, size) = (content.node.version, content.node.size);
-        let mut writer = Writer::new(Arc::clone(inner), path, inode, version, size);
-        if content.node.kind == Kind::File(FileState::Evicted) {
-            writer.stage_again(&content).await?;
-        } else {
-            writer.has(content);
-        }
-        Ok(writer)
+        let (inode, _) = self.inner.lookup(path).await?;
+        self.write_node(inode, path).await
     }
 
     /// Opens a file for reading: what is committed now.
@@ -275,8 +253,7 @@ impl PoolClient {
     /// [`Error`].
     pub async fn open(&self, path: &str) -> Result<Reader, Error> {
         let (inode, _) = self.inner.lookup(path).await?;
-        let content = self.inner.content(path, inode).await?;
-        Ok(Reader::new(Arc::clone(&self.inner), path, inode, content))
+        self.read_node(inode, path).await
     }
 
     /// Makes a directory.
@@ -284,10 +261,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn make_directory(&self, path: &str) -> Result<(), Error> {
-        let at = self.inner.at(path).await?;
-        let (fresh, journal) = (self.inner.number().await?, self.inner.number().await?);
-        let operation = Operation::MakeDirectory { at, fresh, journal, owner: (0o755, 0, 0) };
-        self.inner.operate(path, &operation).await.map(|_| ())
+        self.make_directory_at(self.inner.at(path).await?, path, (0o755, 0, 0)).await.map(|_| ())
     }
 
     /// Moves a file or directory, in the place of what is there.
@@ -296,8 +270,7 @@ impl PoolClient {
     /// [`Error`].
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
         let (at, to_at) = (self.inner.at(from).await?, self.inner.at(to).await?);
-        let operation = Operation::Rename { from: at, to: to_at, journal: self.inner.number().await? };
-        self.inner.operate(&format!("{from} to {to}"), &operation).await.map(|_| ())
+        self.rename_at(at, to_at, true, &format!("{from} to {to}")).await
     }
 
     /// Unlinks a file.
@@ -305,8 +278,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn unlink(&self, path: &str) -> Result<(), Error> {
-        let operation = Operation::Unlink { at: self.inner.at(path).await?, journal: self.inner.number().await? };
-        self.inner.operate(path, &operation).await.map(|_| ())
+        self.unlink_at(self.inner.at(path).await?, path).await
     }
 
     /// Removes a directory in which nothing is.
@@ -314,9 +286,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn remove_directory(&self, path: &str) -> Result<(), Error> {
-        let at = self.inner.at(path).await?;
-        let operation = Operation::RemoveDirectory { at, journal: self.inner.number().await? };
-        self.inner.operate(path, &operation).await.map(|_| ())
+        self.remove_directory_at(self.inner.at(path).await?, path).await
     }
 
     /// What is in a directory.
@@ -325,13 +295,7 @@ impl PoolClient {
     /// [`Error`].
     pub async fn read_directory(&self, path: &str) -> Result<Vec<(Name, Stat)>, Error> {
         let (inode, _) = self.inner.lookup(path).await?;
-        match self.inner.ask(Request::ReadDir(inode)).await? {
-            Reply::Entries(entries) => {
-                Ok(entries.into_iter().map(|(name, (inode, node))| (name, stat(inode, &node))).collect())
-            }
-            Reply::Refused(refusal) => Err(Error::Refused(path.to_owned(), refusal)),
-            _ => Err(senseless()),
-        }
+        self.entries(inode, path).await
     }
 
     /// What is known of a file or directory.
@@ -340,7 +304,7 @@ impl PoolClient {
     /// [`Error`].
     pub async fn stat(&self, path: &str) -> Result<Stat, Error> {
         let (inode, node) = self.inner.lookup(path).await?;
-        Ok(stat(inode, &node))
+        Ok(Stat::new(inode, node))
     }
 
     /// Waits until the target has what is committed of a file now, at that path or one that the file had.
@@ -384,15 +348,6 @@ impl PoolClient {
             _ => Err(senseless()),
         }
     }
-}
-
-fn stat(inode: Inode, node: &Node) -> Stat {
-    let state = match node.kind {
-        Kind::File(state) => Some(state),
-        Kind::Directory | Kind::Link(_) => None,
-    };
-    let is_directory = node.kind == Kind::Directory;
-    Stat { inode, is_directory, size: node.size, version: node.version, state, torn: node.torn }
 }
 
 fn senseless() -> Error {
@@ -443,6 +398,12 @@ impl Inner {
             Reply::Ended(Ended::Refused(refusal)) => Err(Error::Refused(what.to_owned(), refusal)),
             _ => Err(senseless()),
         }
+    }
+
+    /// This session writes a file no more; the last one that does has its target see what is committed.
+    async fn close(&self, path: &str, inode: Inode) -> Result<(), Error> {
+        let operation = Operation::Close { inode, session: self.session, journal: self.number().await? };
+        self.operate(path, &operation).await.map(|_| ())
     }
 
     /// A number that nobody else has.

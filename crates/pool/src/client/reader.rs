@@ -23,6 +23,7 @@ use crate::span;
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// A file that is read.
+#[derive(Clone)]
 pub struct Reader {
     inner: Arc<Inner>,
     path: String,
@@ -39,6 +40,24 @@ impl Reader {
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.content.node.size
+    }
+
+    /// The commit that is read.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.content.node.version
+    }
+
+    /// Reads the chunk that has a byte: where it begins, and its bytes; `None` behind the end of the file.
+    ///
+    /// # Errors
+    /// See [`Reader::read_at`].
+    pub async fn read_chunk(&mut self, offset: u64) -> Result<Option<(u64, Bytes)>, Error> {
+        if offset >= self.size() {
+            return Ok(None);
+        }
+        let begins = offset - offset % CHUNK;
+        self.chunk(begins).await.map(|bytes| Some((begins, bytes)))
     }
 
     /// Reads bytes; fewer only at the end of the file.
@@ -91,6 +110,11 @@ impl Reader {
                 }
                 None => Failed { why: "the store has no group for it".to_owned(), forever: true },
             };
+            if self.content.node.kind == Kind::File(FileState::Drained)
+                && let Ok(bytes) = at_target(&self.inner, &self.path, &self.content.node, offset).await
+            {
+                return Ok(Bytes::from(bytes));
+            }
             // It was written anew or evicted meanwhile, or a copy is on another benefactor by now.
             let newest = self.inner.content(&self.path, self.inode).await?;
             let changed = newest.node.version != self.content.node.version

@@ -5,6 +5,7 @@
 //! life in which it acknowledged. If one is not, its part goes to another benefactor, and the commit is tried again: an acknowledged
 //! byte is never one that only a dead process had.
 
+mod size;
 mod staging;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,10 +56,14 @@ pub struct Writer {
     inode: Inode,
     /// What the next commit is made on top of.
     version: Version,
+    /// Bytes of the file as committed.
+    committed: u64,
     size: u64,
     groups: BTreeMap<u32, Group>,
     /// The chunk that is being written: where it begins, and its bytes.
     current: Option<(u64, Vec<u8>)>,
+    /// The chunk that was read last, as long as nothing is written into it.
+    read: Option<(u64, Bytes)>,
     uncommitted: u64,
     puts: JoinSet<Put>,
     /// Benefactors that did not take or keep chunks, in the life in which they were asked.
@@ -82,9 +87,11 @@ impl Writer {
             path: path.to_owned(),
             inode,
             version,
+            committed: size,
             size,
             groups: BTreeMap::new(),
             current: None,
+            read: None,
             uncommitted: 0,
             puts: JoinSet::new(),
             gone: BTreeSet::new(),
@@ -95,7 +102,8 @@ impl Writer {
 
     /// What the store has of the file.
     pub(super) fn has(&mut self, content: Content) {
-        for (index, version, group) in content.groups {
+        // What the file was cut off before has no columns.
+        for (index, version, group) in content.groups.into_iter().filter(|(_, _, group)| group.bytes > 0) {
             let stripe = Stripe::new(&group.layout);
             let committed = Some((version, group.by));
             let known = Group {
@@ -113,6 +121,7 @@ impl Writer {
     /// The pool does not have the file any more: what is written rests on what the target has, which is staged again first.
     pub(super) async fn stage_again(&mut self, content: &Content) -> Result<(), Error> {
         let size = std::mem::take(&mut self.size);
+        self.groups.clear();
         let mut offset = 0;
         while offset < size {
             let bytes = at_target(&self.inner, &self.path, &content.node, offset).await?;
@@ -158,7 +167,8 @@ impl Writer {
     /// [`Error`]; all later calls fail with the same.
     pub async fn sync(&mut self) -> Result<(), Error> {
         self.is_well()?;
-        let done = self.commit(false).await;
+        // An empty file is one that was committed, too.
+        let done = self.commit(true).await;
         self.remember(done)
     }
 
@@ -168,11 +178,28 @@ impl Writer {
     /// [`Error`]: what was not committed is not in the file.
     pub async fn close(mut self) -> Result<(), Error> {
         self.is_well()?;
-        // An empty file is one that was committed, too.
         self.commit(true).await?;
-        let (inode, session) = (self.inode, self.inner.session);
-        let operation = Operation::Close { inode, session, journal: self.inner.number().await? };
-        self.inner.operate(&self.path, &operation).await.map(|_| ())
+        self.inner.close(&self.path, self.inode).await
+    }
+
+    /// Closes a file without what is not committed: the target is to have the newest commit.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn abandon(mut self) -> Result<(), Error> {
+        self.puts.shutdown().await;
+        let drafts = self.groups.values().flat_map(|group| group.chunks.values());
+        let drafts = drafts.filter(|chunk| chunk.bytes.is_some()).flat_map(|chunk| chunk.at.clone());
+        let drafts = drafts.chain(std::mem::take(&mut self.withdrawn)).collect();
+        self.withdraw(drafts);
+        self.inner.close(&self.path, self.inode).await
+    }
+
+    /// Whether everything that was written is committed.
+    #[must_use]
+    pub fn is_committed(&self) -> bool {
+        let unchanged = self.current.is_none() && self.groups.values().all(|group| !group.changed);
+        unchanged && self.size == self.committed && self.version != Version::NONE
     }
 
     fn is_well(&self) -> Result<(), Error> {
@@ -207,10 +234,11 @@ impl Writer {
     /// Writes within one chunk.
     async fn write_part(&mut self, offset: u64, part: &[u8]) -> Result<(), Error> {
         let begins = offset - offset % CHUNK;
+        self.read = None;
         if self.current.as_ref().is_none_or(|(current, _)| *current != begins) {
             self.stage_current().await?;
             let covered = offset == begins && offset + part.len() as u64 >= self.size.min(begins + CHUNK);
-            let base = if covered || begins >= self.size { Vec::new() } else { self.base(begins).await? };
+            let base = if covered || begins >= self.size { Vec::new() } else { self.base(begins).await?.to_vec() };
             self.current = Some((begins, base));
         }
         let Some((_, current)) = &mut self.current else { return Ok(()) };
@@ -259,7 +287,7 @@ impl Writer {
     /// Commits what was written, if anything was or `even_empty` and nothing was committed ever.
     async fn commit(&mut self, even_empty: bool) -> Result<(), Error> {
         self.stage_current().await?;
-        let nothing = self.groups.values().all(|group| !group.changed);
+        let nothing = self.size == self.committed && self.groups.values().all(|group| !group.changed);
         if nothing && !(even_empty && self.version == Version::NONE) {
             return Ok(());
         }
@@ -290,7 +318,7 @@ impl Writer {
 
     /// The store has it.
     fn committed(&mut self, version: Version) -> Result<(), Error> {
-        self.version = version;
+        (self.version, self.committed) = (version, self.size);
         self.uncommitted = 0;
         let session = self.inner.session;
         let mut drafts = std::mem::take(&mut self.withdrawn);
@@ -301,6 +329,8 @@ impl Writer {
                 drafts.extend(chunk.at.iter().map(|(id, instance)| (*id, *instance)));
             }
         }
+        // Where a group was that the file has been cut off before, is chosen anew.
+        self.groups.retain(|_, group| !group.chunks.is_empty() || !group.known);
         self.withdraw(drafts);
         Ok(())
     }

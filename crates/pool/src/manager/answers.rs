@@ -4,7 +4,7 @@ use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, Session
 use surgetank_pool_core::meta::lookup::Lookup;
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
-use surgetank_pool_core::meta::value::{Lends, Mount, Path};
+use surgetank_pool_core::meta::value::{Lends, Mount, Path, Times};
 use surgetank_pool_core::meta::{Durability, FileState, Group, Key, Kind, Node, Prefix, Stored, Value};
 use surgetank_pool_core::placement::COPIES_MAX;
 use tonic::Status as Refused;
@@ -125,7 +125,8 @@ impl Manager {
             let id = MountId(mounts.iter().map(|(id, _)| id.0).max().unwrap_or(0) + 1);
             let root = Inode(id.0.into());
             let made = Mount { name: begin.name.clone(), target, durability, root };
-            let node = Node::new(Kind::Directory, id, None, (0o755, 0, 0));
+            let times = Times::new(super::commits::now());
+            let node = Node { times, ..Node::new(Kind::Directory, id, None, (0o755, 0, 0)) };
             let compares = vec![Compare::Absent(Key::Mount(id)), Compare::Absent(Key::Node(root))];
             let writes =
                 vec![Write::Put(Key::Mount(id), Value::Mount(made)), Write::Put(Key::Node(root), Value::Node(node))];
@@ -213,6 +214,8 @@ impl Manager {
             Operation::Create { .. }
             | Operation::OpenForWriting { .. }
             | Operation::MakeDirectory { .. }
+            | Operation::MakeLink { .. }
+            | Operation::SetAttributes { .. }
             | Operation::Commit { .. }
             | Operation::Close { .. }
             | Operation::Rename { .. }
@@ -233,7 +236,8 @@ impl Manager {
 
     pub(super) async fn status(&self) -> Result<Reply, Unavailable> {
         let read = self.store.read(&[], &[Prefix::Nodes, Prefix::Mounts]).await?;
-        let mut status = Status { files: vec![0; 6], ..Status::default() };
+        let drain_bytes_s = self.rate.bytes_s();
+        let mut status = Status { files: vec![0; 6], drain_bytes_s, ..Status::default() };
         let mut mounts = Vec::new();
         for (key, stored) in read.prefixes.into_iter().flatten() {
             match (key, stored.value) {

@@ -145,7 +145,7 @@ impl Commits {
 
     /// Reads what the operation needs; its transaction, and its answer if that takes place.
     async fn attempt(&self, operation: &Operation) -> Result<(Transaction, Ended), Unavailable> {
-        let mut reads = Reads::default();
+        let mut reads = Reads::at(now());
         loop {
             match attempt(operation, &reads) {
                 Attempt::Read(keys, prefixes) => {
@@ -158,6 +158,12 @@ impl Commits {
             }
         }
     }
+}
+
+/// This manager's clock, in nanoseconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Queue {

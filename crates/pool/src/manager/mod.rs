@@ -8,6 +8,7 @@ mod commits;
 mod members;
 mod protocol;
 mod publisher;
+mod rate;
 mod repair;
 mod roles;
 mod target;
@@ -29,6 +30,7 @@ use self::commits::Commits;
 use self::members::Members;
 pub use self::protocol::{Begin, Begun, Content, Ended, NUMBERS, Once, Place, Reply, Request, Status};
 use self::roles::Tenure;
+pub use self::target::ASIDE;
 use crate::meta::{MetaStore, Unavailable};
 use crate::rpc::{Listener, Service};
 
@@ -94,6 +96,7 @@ pub struct Manager {
     members: Members,
     /// The pool's number.
     pool: u64,
+    rate: rate::Rate,
     /// The next number that nobody else has, and the end of the block.
     numbers: AtomicU64,
 }
@@ -109,6 +112,7 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
     let manager = Arc::new(Manager {
         commits: Commits::new(Arc::clone(&store), id, tenure.lease()),
         members: Members::new(config.membership),
+        rate: rate::Rate::default(),
         numbers: AtomicU64::new(id * NUMBERS),
         pool,
         config,

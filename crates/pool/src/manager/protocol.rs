@@ -95,6 +95,8 @@ pub struct Status {
     pub files: Vec<u64>,
     /// Entries that targets have not seen.
     pub journal: u64,
+    /// Bytes a second that the asked manager's drains bring to targets, over the last seconds.
+    pub drain_bytes_s: u64,
 }
 
 /// What a manager is asked.
@@ -178,7 +180,7 @@ wire_struct! {
     Place { bytes, copies, media, spread, without, apart }
     Once { session, lease, number, again }
     Content { node, groups, addresses }
-    Status { benefactors, files, journal }
+    Status { benefactors, files, journal, drain_bytes_s }
 }
 
 wire_enum! {
@@ -191,13 +193,15 @@ wire_enum! {
         3 = Commit { inode, session, on, size, groups },
         4 = Close { inode, session, journal },
         5 = WriterLost { inode, journal },
-        6 = Rename { from, to, journal },
+        6 = Rename { from, to, replace, journal },
         7 = Unlink { at, journal },
         8 = RemoveDirectory { at, journal },
         9 = Published { publisher, mount, journal, ended },
         10 = Evict { inode },
         11 = Forget { inode },
         12 = Relocate { warden, inode, group, from, to },
+        13 = MakeLink { at, fresh, journal, owner, to },
+        14 = SetAttributes { inode, attributes, journal },
         15 = RelocateColumns { warden, inode, group, columns, from, to },
     }
     Ended { 0 = Before, 1 = Reply(reply), 2 = Refused(refusal), }

@@ -228,7 +228,9 @@ async fn drain(manager: &Arc<Manager>, target: &Target, inode: Inode, version: V
         _ => return Ok(Drain::Later),
     };
     let groups = groups(read.prefixes.into_iter().flatten(), version);
-    let size = groups.iter().map(|(index, _, group)| span::of_group(*index).0 + group.bytes).max().unwrap_or(0);
+    let with_bytes = groups.iter().filter(|(_, _, group)| group.bytes > 0);
+    let size = with_bytes.map(|(index, _, group)| span::of_group(*index).0 + group.bytes).max().unwrap_or(0);
+    let given = (node.owner, node.times);
     match write(manager, target, &node, (inode, version), &groups).await {
         Ok(Drain::Done) => {}
         Ok(other) => return Ok(other),
@@ -237,7 +239,7 @@ async fn drain(manager: &Arc<Manager>, target: &Target, inode: Inode, version: V
             return Ok(Drain::Later);
         }
     }
-    match on_target(target, move |target| target.finish(inode, version, size)).await {
+    match on_target(target, move |target| target.finish(inode, version, size, given)).await {
         Ok(()) => Ok(Drain::Done),
         Err(error) => {
             tracing::warn!("file {inode}: {error}");
@@ -258,6 +260,10 @@ async fn write(
     let file = aside.into_os_string().into_string().map_err(|_| Error::other("the target's path is not UTF-8"))?;
     for (index, at, group) in groups {
         let of = (GroupOf { inode, group: *index }, *at, group.by);
+        // The file was cut off before it.
+        if group.bytes == 0 {
+            continue;
+        }
         let mut columns: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
         let stripe = Stripe::new(&group.layout);
         let count = u32::try_from(group.bytes.div_ceil(CHUNK)).map_err(Error::other)?;
@@ -303,7 +309,10 @@ async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> R
         };
         let part = DrainPart { incarnation: member.lends.place.incarnation, ..part.clone() };
         match member.peer.ask::<Benefactor>(chunks::Request::DrainPart(part), PART_TIME).await {
-            Ok(chunks::Reply::Drained(chunks)) => return Ok(chunks),
+            Ok(chunks::Reply::Drained(chunks)) => {
+                manager.rate.drained(chunks.iter().map(|(_, length, _)| u64::from(*length)).sum());
+                return Ok(chunks);
+            }
             // Its life is over, or it never had them: it has them at no later time either.
             Ok(chunks::Reply::Stale | chunks::Reply::NotHere | chunks::Reply::Corrupt) => {}
             Ok(chunks::Reply::NotDrained(why)) => {

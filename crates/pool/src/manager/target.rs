@@ -1,16 +1,20 @@
 //! A directory as a target. What has no name yet lies in `.surgetank` below it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, FileTimes, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use surgetank_pool_core::id::{Inode, MountId, Version};
-use surgetank_pool_core::meta::value::{self, Change};
+use surgetank_pool_core::meta::value::{self, Change, Times};
 
 /// Where files lie that have no name yet.
 pub const ASIDE: &str = ".surgetank";
+
+/// Mode, user, group.
+type Owner = (u32, u32, u32);
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -64,8 +68,14 @@ impl Target {
         Ok(aside)
     }
 
-    /// Verifies the length of a version's bytes and flushes them.
-    pub(super) fn finish(&self, inode: Inode, version: Version, size: u64) -> Result<()> {
+    /// Verifies the length of a version's bytes, gives them owner and times, and flushes them.
+    pub(super) fn finish(
+        &self,
+        inode: Inode,
+        version: Version,
+        size: u64,
+        (owner, times): (Owner, Times),
+    ) -> Result<()> {
         let aside = self.aside(inode, version);
         let file = File::open(&aside)?;
         let length = file.metadata()?.len();
@@ -73,6 +83,7 @@ impl Target {
             let sentence = format!("{} has {length} bytes, and {size} were written", aside.display());
             return Err(Error::other(sentence));
         }
+        give(&aside, owner, times)?;
         file.sync_all()
     }
 
@@ -102,6 +113,15 @@ impl Target {
                 self.flush_parent(to)?;
                 self.flush_parent(from)
             }
+            Change::MakeLink { path, to } => {
+                let to = Path::new(std::ffi::OsStr::from_bytes(to));
+                forgive(std::os::unix::fs::symlink(to, self.at(path)), &[ErrorKind::AlreadyExists])?;
+                self.flush_parent(path)
+            }
+            Change::Attributes { path, owner, times } => {
+                forgive(give(&self.at(path), *owner, *times), &[ErrorKind::NotFound])?;
+                self.flush_parent(path)
+            }
             Change::Remove(path) => {
                 let at = self.at(path);
                 let removed = match std::fs::symlink_metadata(&at) {
@@ -124,4 +144,23 @@ impl Target {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Gives what is there its owner, permissions and times. Where this process may not, as on a target with other users, they stay as they are:
+/// the bytes are what must arrive.
+fn give(at: &Path, (mode, user, group): Owner, times: Times) -> Result<()> {
+    let if_allowed = |result: Result<()>| match result {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+        other => other,
+    };
+    let found = std::fs::symlink_metadata(at)?;
+    // Changing the owner takes bits of the mode away, so it comes first.
+    if_allowed(std::os::unix::fs::lchown(at, Some(user), Some(group)))?;
+    if found.is_symlink() {
+        return Ok(());
+    }
+    if_allowed(std::fs::set_permissions(at, Permissions::from_mode(mode & 0o7777)))?;
+    let time = |nanoseconds: u64| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds);
+    let times = FileTimes::new().set_accessed(time(times.accessed)).set_modified(time(times.modified));
+    if_allowed(File::open(at).and_then(|file| file.set_times(times)))
 }

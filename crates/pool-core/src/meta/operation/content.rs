@@ -5,7 +5,7 @@ use super::{PublicationEnd, Refusal, Reply};
 use crate::id::{Inode, MountId, SessionId, Version};
 use crate::meta::key::{Key, Prefix, Role};
 use crate::meta::store::{Compare, Lease};
-use crate::meta::value::{Change, FileState, Group, Kind, Node, Value};
+use crate::meta::value::{Change, FileState, Group, Kind, Node, Times, Value};
 use crate::placement::Place;
 use crate::planted::{Bug, planted};
 
@@ -50,7 +50,8 @@ impl Recorder<'_> {
             self.put(Key::Group(inode, *index, version), Value::Group(Group { by: session, ..group.clone() }));
         }
         let kind = Kind::File(FileState::Replicated);
-        self.put(Key::Node(inode), Value::Node(Node { kind, size, version, torn: false, ..node }));
+        let times = Times { modified: self.now(), changed: self.now(), ..node.times };
+        self.put(Key::Node(inode), Value::Node(Node { kind, times, size, version, torn: false, ..node }));
         Ok(Reply::Version(version))
     }
 

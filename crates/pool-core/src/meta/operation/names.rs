@@ -5,7 +5,7 @@ use super::{At, Refusal, Reply};
 use crate::id::{Inode, SessionId, Version};
 use crate::meta::key::{Key, Prefix};
 use crate::meta::store::{Compare, Lease};
-use crate::meta::value::{Change, FileState, Kind, Node, Value};
+use crate::meta::value::{Attributes, Change, FileState, Kind, Node, Times, Value};
 use crate::planted::{Bug, planted};
 
 type Answer = Result<Reply, Stop>;
@@ -35,6 +35,33 @@ impl Recorder<'_> {
         Ok(Reply::Inode(inode))
     }
 
+    pub(super) fn make_link(&mut self, at: &At, fresh: u64, journal: u64, owner: (u32, u32, u32), to: &[u8]) -> Answer {
+        let inode = Inode(fresh);
+        let mount = self.new_node(at, inode, Kind::Link(to.to_vec()), owner)?.mount;
+        let path = self.path(at)?;
+        self.journal(mount, journal, Change::MakeLink { path, to: to.to_vec() });
+        Ok(Reply::Inode(inode))
+    }
+
+    pub(super) fn set_attributes(&mut self, inode: Inode, attributes: &Attributes, journal: u64) -> Answer {
+        let node = self.node(inode)?.clone();
+        let (mode, user, group) = node.owner;
+        let owner =
+            (attributes.mode.unwrap_or(mode), attributes.user.unwrap_or(user), attributes.group.unwrap_or(group));
+        let times = Times {
+            accessed: attributes.accessed.unwrap_or(node.times.accessed),
+            modified: attributes.modified.unwrap_or(node.times.modified),
+            changed: self.now(),
+        };
+        // A root's target is not the pool's to change, and what the target has not heard of is published with its attributes.
+        if let (Some(at), true) = (&node.at, node.is_at_target()) {
+            let path = self.path(at)?;
+            self.journal(node.mount, journal, Change::Attributes { path, owner, times });
+        }
+        self.put(Key::Node(inode), Value::Node(Node { owner, times, ..node }));
+        Ok(Reply::Inode(inode))
+    }
+
     /// A new node in a directory, which is returned.
     fn new_node(&mut self, at: &At, inode: Inode, kind: Kind, owner: (u32, u32, u32)) -> Result<Node, Stop> {
         let directory = self.directory(at.0)?;
@@ -43,7 +70,7 @@ impl Recorder<'_> {
         }
         self.put(Key::Entry(at.0, at.1.clone()), Value::Entry(inode));
         let node = Node::new(kind, directory.mount, Some(at.clone()), owner);
-        self.put(Key::Node(inode), Value::Node(node));
+        self.put(Key::Node(inode), Value::Node(Node { times: Times::new(self.now()), ..node }));
         Ok(directory.clone())
     }
 
@@ -97,9 +124,12 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    pub(super) fn rename(&mut self, from: &At, to: &At, journal: u64) -> Answer {
+    pub(super) fn rename(&mut self, from: &At, to: &At, replace: bool, journal: u64) -> Answer {
         let (inode, node) = self.entry(from)?.ok_or(Refusal::NotFound)?;
         let replaced = self.entry(to)?;
+        if replaced.is_some() && !replace {
+            return Err(Refusal::Exists.into());
+        }
         if replaced.as_ref().is_some_and(|(replaced, _)| *replaced == inode) {
             return Ok(Reply::Inode(inode));
         }

@@ -13,9 +13,16 @@ use crate::meta::value::{Change, Kind, Node, Path, Value};
 pub struct Reads {
     keys: BTreeMap<Key, Option<Stored>>,
     prefixes: BTreeMap<Prefix, Vec<(Key, Stored)>>,
+    now: u64,
 }
 
 impl Reads {
+    /// Nothing was read yet; the operation takes place at this time, in nanoseconds since 1970.
+    #[must_use]
+    pub fn at(now: u64) -> Self {
+        Self { now, ..Self::default() }
+    }
+
     /// What a key stands for; `None`: it is not there.
     pub fn key(&mut self, key: Key, stored: Option<Stored>) {
         self.keys.insert(key, stored);
@@ -84,6 +91,11 @@ impl<'a> Recorder<'a> {
                 Err(Stop::Missing)
             }
         }
+    }
+
+    /// When the operation takes place, in nanoseconds since 1970.
+    pub(super) const fn now(&self) -> u64 {
+        self.reads.now
     }
 
     pub(super) fn compare(&mut self, compare: Compare) {

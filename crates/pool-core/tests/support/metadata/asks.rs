@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, SessionId, Version};
 use surgetank_pool_core::meta::operation::Operation;
 use surgetank_pool_core::meta::store::Lease;
+use surgetank_pool_core::meta::value::Attributes;
 use surgetank_pool_core::meta::{Group, Key, Name};
 use surgetank_pool_core::placement::{Column, Layout, Place, Tier};
 
@@ -29,12 +30,21 @@ impl World {
             (directory, world.pick(&names).unwrap_or_else(|| names[0].clone()))
         };
         let owner = (0o644, 1, 1);
-        let operation = match self.random.below(21) {
+        let operation = match self.random.below(22) {
             0..=2 => Operation::Create { at: at(self), fresh: self.number(), writer, owner },
             3 => Operation::MakeDirectory { at: at(self), fresh: self.number(), journal: self.number(), owner },
-            4 | 5 => Operation::Rename { from: at(self), to: at(self), journal: self.number() },
+            4 | 5 => {
+                let (from, to, replace) = (at(self), at(self), self.random.chance(0.8));
+                Operation::Rename { from, to, replace, journal: self.number() }
+            }
             6 => Operation::Unlink { at: at(self), journal: self.number() },
             7 => Operation::RemoveDirectory { at: at(self), journal: self.number() },
+            21 => {
+                let inodes: Vec<Inode> = files.iter().chain(&directories).copied().collect();
+                let Some(inode) = self.pick(&inodes) else { return };
+                let attributes = Attributes { mode: Some(0o600), ..Attributes::default() };
+                Operation::SetAttributes { inode, attributes, journal: self.number() }
+            }
             kind => {
                 let Some(inode) = self.pick(&files) else { return };
                 // Mostly by somebody who writes.

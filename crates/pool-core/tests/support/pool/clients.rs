@@ -179,7 +179,11 @@ impl World {
                 let all = names();
                 let Some(to) = self.pick(&all) else { return };
                 let journal = self.number();
-                self.request(at, For::Name, Operation::Rename { from: (ROOT, name), to: (ROOT, to), journal });
+                self.request(
+                    at,
+                    For::Name,
+                    Operation::Rename { from: (ROOT, name), to: (ROOT, to), replace: true, journal },
+                );
             }
             6 | 7 => self.begin_read(at, &name),
             8..=14 => {

@@ -89,6 +89,17 @@ impl Writer {
         }
     }
 
+    /// Whether benefactors have every chunk of what is committed.
+    pub(in crate::client) async fn knows_all(&mut self) -> bool {
+        let indices: Vec<u32> = self.groups.keys().copied().collect();
+        for index in indices {
+            if self.learn(index).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Reads the tables of a committed group: which writing of each chunk every benefactor has.
     async fn learn(&mut self, index: u32) -> Result<(), Error> {
         let Some(group) = self.groups.get(&index) else { return Ok(()) };
@@ -124,10 +135,10 @@ impl Writer {
     }
 
     /// What a chunk is now: written here, or committed.
-    pub(super) async fn base(&mut self, begins: u64) -> Result<Vec<u8>, Error> {
+    pub(super) async fn base(&mut self, begins: u64) -> Result<Bytes, Error> {
         let (index, chunk) = span::of_byte(begins);
         self.group(index).await?;
-        Ok(self.bytes_of(index, chunk).await?.to_vec())
+        self.bytes_of(index, chunk).await
     }
 
     async fn bytes_of(&self, index: u32, chunk: u32) -> Result<Bytes, Error> {
@@ -227,8 +238,8 @@ impl Writer {
 
     /// In the layouts of changed groups others take the places of benefactors that are gone.
     async fn replace_gone(&mut self) -> Result<(), Error> {
-        let indices: Vec<u32> =
-            self.groups.iter().filter(|(_, group)| group.changed).map(|(index, _)| *index).collect();
+        let changed = self.groups.iter().filter(|(_, group)| group.changed && !group.chunks.is_empty());
+        let indices: Vec<u32> = changed.map(|(index, _)| *index).collect();
         for index in indices {
             let Some(mut layout) = self.groups.get(&index).map(|group| group.layout.clone()) else { continue };
             let mut replaced = BTreeSet::new();
@@ -258,7 +269,7 @@ impl Writer {
     pub(super) async fn seal_all(&mut self) -> bool {
         let mut seals = JoinSet::new();
         let version = self.version.next();
-        for (index, group) in self.groups.iter().filter(|(_, group)| group.changed) {
+        for (index, group) in self.groups.iter().filter(|(_, group)| group.changed && !group.chunks.is_empty()) {
             let of = (GroupOf { inode: self.inode, group: *index }, version, self.inner.session);
             for place in group.layout.places() {
                 let durable = self.inner.media == Media::Ssd;
@@ -302,7 +313,9 @@ impl Writer {
         let changed = self.groups.iter().filter(|(_, group)| group.changed);
         let stored = changed.map(|(index, group)| {
             let (bytes, digest) = span::digest(group.chunks.values().map(|chunk| (chunk.length, chunk.crc)));
-            (*index, Stored { layout: group.layout.clone(), bytes, digest, by: self.inner.session })
+            // A group that the file was cut off before lies nowhere.
+            let layout = if bytes == 0 { Layout { columns: Vec::new() } } else { group.layout.clone() };
+            (*index, Stored { layout, bytes, digest, by: self.inner.session })
         });
         stored.collect()
     }

@@ -1,0 +1,266 @@
+//! Nodes by their numbers, as a file system of the kernel names them.
+//!
+//! `what` is how a node is named in errors.
+
+use surgetank_pool_core::id::{Inode, Version};
+use surgetank_pool_core::meta::operation::{At, Operation};
+use surgetank_pool_core::meta::value::{Attributes, Path, Times};
+use surgetank_pool_core::meta::{FileState, Kind, Name, Node};
+
+use super::{Error, PoolClient, Reader, Writer, senseless};
+use crate::manager::{Reply, Request};
+
+/// Mode, user, group.
+pub type Owner = (u32, u32, u32);
+
+/// What is known of a file, directory or symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its number.
+    pub inode: Inode,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// Whether it has a name: a root has none, nor has what was unlinked.
+    pub is_named: bool,
+    /// Where a symbolic link points.
+    pub link: Option<Vec<u8>>,
+    /// Mode, user, group.
+    pub owner: Owner,
+    /// When it was changed.
+    pub times: Times,
+    /// Bytes, as committed.
+    pub size: u64,
+    /// The newest commit.
+    pub version: Version,
+    /// Where a file's newest commit is.
+    pub state: Option<FileState>,
+    /// The newest commit is on its way to the target: nobody writes the file.
+    pub draining: bool,
+    /// A writer ended without a word, after the newest commit.
+    pub torn: bool,
+}
+
+impl Stat {
+    pub(super) fn new(inode: Inode, node: Node) -> Self {
+        let (is_directory, mut state, mut link) = (node.kind == Kind::Directory, None, None);
+        match node.kind {
+            Kind::File(of) => state = Some(of),
+            Kind::Link(to) => link = Some(to),
+            Kind::Directory => {}
+        }
+        Self {
+            inode,
+            is_directory,
+            is_named: node.at.is_some(),
+            link,
+            owner: node.owner,
+            times: node.times,
+            size: node.size,
+            version: node.version,
+            state,
+            draining: node.published < node.journalled && node.journalled == node.version,
+            torn: node.torn,
+        }
+    }
+}
+
+impl PoolClient {
+    /// The mount's root.
+    #[must_use]
+    pub fn root(&self) -> Inode {
+        self.inner.root
+    }
+
+    /// The directory that the mount is drained to.
+    #[must_use]
+    pub fn target(&self) -> &std::path::Path {
+        &self.inner.target
+    }
+
+    /// Whether the session has ended in the store: everything that is asked of it fails.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.inner.over.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// What is known of a node.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn node(&self, inode: Inode, what: &str) -> Result<Stat, Error> {
+        self.found(Request::Lookup(inode, Path::default()), what).await
+    }
+
+    /// What is at a name.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn child(&self, (directory, name): At, what: &str) -> Result<Stat, Error> {
+        self.found(Request::Lookup(directory, Path(vec![name])), what).await
+    }
+
+    async fn found(&self, request: Request, what: &str) -> Result<Stat, Error> {
+        match self.inner.ask(request).await? {
+            Reply::Found(inode, node) => Ok(Stat::new(inode, node)),
+            Reply::Refused(refusal) => Err(Error::Refused(what.to_owned(), refusal)),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// What is in a directory.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn entries(&self, directory: Inode, what: &str) -> Result<Vec<(Name, Stat)>, Error> {
+        match self.inner.ask(Request::ReadDir(directory)).await? {
+            Reply::Entries(entries) => {
+                Ok(entries.into_iter().map(|(name, (inode, node))| (name, Stat::new(inode, node))).collect())
+            }
+            Reply::Refused(refusal) => Err(Error::Refused(what.to_owned(), refusal)),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// Makes a file that is not there, and opens it for writing.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn create_at(&self, at: At, what: &str, owner: Owner) -> Result<Writer, Error> {
+        let inner = &self.inner;
+        let fresh = inner.number().await?;
+        let writer = (inner.session, inner.lease);
+        inner.operate(what, &Operation::Create { at, fresh, writer, owner }).await?;
+        inner.opened(what, Inode(fresh))?;
+        Ok(Writer::new(inner.clone(), what, Inode(fresh), Version::NONE, 0))
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn make_directory_at(&self, at: At, what: &str, owner: Owner) -> Result<Inode, Error> {
+        let (fresh, journal) = (self.inner.number().await?, self.inner.number().await?);
+        self.inner.operate(what, &Operation::MakeDirectory { at, fresh, journal, owner }).await?;
+        Ok(Inode(fresh))
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn make_link_at(&self, at: At, to: Vec<u8>, what: &str, owner: Owner) -> Result<Inode, Error> {
+        let (fresh, journal) = (self.inner.number().await?, self.inner.number().await?);
+        self.inner.operate(what, &Operation::MakeLink { at, fresh, journal, owner, to }).await?;
+        Ok(Inode(fresh))
+    }
+
+    /// Moves a file or directory; `replace`: in the place of what is there.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn rename_at(&self, from: At, to: At, replace: bool, what: &str) -> Result<(), Error> {
+        let operation = Operation::Rename { from, to, replace, journal: self.inner.number().await? };
+        self.inner.operate(what, &operation).await.map(|_| ())
+    }
+
+    /// Unlinks a file or symbolic link.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn unlink_at(&self, at: At, what: &str) -> Result<(), Error> {
+        let operation = Operation::Unlink { at, journal: self.inner.number().await? };
+        self.inner.operate(what, &operation).await.map(|_| ())
+    }
+
+    /// Removes a directory in which nothing is.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn remove_directory_at(&self, at: At, what: &str) -> Result<(), Error> {
+        let operation = Operation::RemoveDirectory { at, journal: self.inner.number().await? };
+        self.inner.operate(what, &operation).await.map(|_| ())
+    }
+
+    /// Sets permissions, owner or times.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn set_attributes(&self, inode: Inode, attributes: Attributes, what: &str) -> Result<(), Error> {
+        let operation = Operation::SetAttributes { inode, attributes, journal: self.inner.number().await? };
+        self.inner.operate(what, &operation).await.map(|_| ())
+    }
+
+    /// Opens a file for writing.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn write_node(&self, inode: Inode, what: &str) -> Result<Writer, Error> {
+        self.write_opened(inode, what, true).await
+    }
+
+    /// Opens a file for writing, and cuts it off at its beginning: nothing that it has is read.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn rewrite_node(&self, inode: Inode, what: &str) -> Result<Writer, Error> {
+        let mut writer = self.write_opened(inode, what, false).await?;
+        writer.set_size(0).await?;
+        Ok(writer)
+    }
+
+    async fn write_opened(&self, inode: Inode, what: &str, stage: bool) -> Result<Writer, Error> {
+        self.inner.opened(what, inode)?;
+        let opened = self.open_for_writing(inode, what, stage).await;
+        if opened.is_err() {
+            self.inner.open().remove(&inode);
+        }
+        opened
+    }
+
+    async fn open_for_writing(&self, inode: Inode, what: &str, stage: bool) -> Result<Writer, Error> {
+        let inner = &self.inner;
+        self.keep(inode, what).await?;
+        let content = inner.content(what, inode).await?;
+        let (version, size) = (content.node.version, content.node.size);
+        let mut writer = Writer::new(inner.clone(), what, inode, version, size);
+        match content.node.kind {
+            Kind::File(FileState::Evicted) if stage => writer.stage_again(&content).await?,
+            Kind::File(FileState::Evicted) => {}
+            Kind::File(FileState::Drained) if stage => {
+                writer.has(content.clone());
+                // What is written must not rest on chunks that ended with their benefactors, as long as the target has the file.
+                if !writer.knows_all().await {
+                    writer.stage_again(&content).await?;
+                }
+            }
+            _ => writer.has(content),
+        }
+        Ok(writer)
+    }
+
+    /// This session has a file open as a writer does, so that it stays when it is unlinked.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn keep(&self, inode: Inode, what: &str) -> Result<(), Error> {
+        let writer = (self.inner.session, self.inner.lease);
+        self.inner.operate(what, &Operation::OpenForWriting { inode, writer }).await.map(|_| ())
+    }
+
+    /// What [`PoolClient::keep`] did is over.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn keep_no_more(&self, inode: Inode, what: &str) -> Result<(), Error> {
+        self.inner.close(what, inode).await
+    }
+
+    /// Opens a file for reading: what is committed now.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn read_node(&self, inode: Inode, what: &str) -> Result<Reader, Error> {
+        let content = self.inner.content(what, inode).await?;
+        Ok(Reader::new(self.inner.clone(), what, inode, content))
+    }
+}
