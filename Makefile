@@ -19,7 +19,7 @@ PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache
 .PHONY: help reproduce reproduce-sim validate economy demo test test-product test-simulation sim soak fuzz bench lab bench-peers bench-arrays cuts outages replay systemd lint fmt build install uninstall clean
 
 help:
-	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s; ARGS=--array: volumes on burst credits)'
+	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s; ARGS=--array: volumes on burst credits; --pool: a staging pool)'
 	@echo 'make test     style, layout and licence checks, then all tests'
 	@echo 'make sim      the crash tests for hours (TIMES=100 times the runs of make test, seeds from FIRST=1000000)'
 	@echo 'make soak     hostile clients beside a good one (TIME=600 seconds)'

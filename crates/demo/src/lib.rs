@@ -1,4 +1,5 @@
-//! The demo: one job on this machine, on real I/O, three ways; and, in [`array`], the same requests on arrays of burstable volumes.
+//! The demo: one job on this machine, on real I/O, three ways; and, in [`array`], the same requests on arrays of burstable
+//! volumes; in [`pool`], a checkpoint through a staging pool.
 //!
 //! Three modes run the same application on volumes of their own, at the same time: the volumes' rates are far below
 //! the disk's, so the modes do not slow each other down. Each mode has a daemon of its own in this process. When all
@@ -14,6 +15,7 @@ mod mode;
 mod money;
 mod place;
 mod plan;
+pub mod pool;
 mod progress;
 mod verify;
 mod workspace;

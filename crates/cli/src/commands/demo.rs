@@ -1,9 +1,11 @@
-//! `surgetank demo`: the main job on this machine, on real I/O, three ways; with `--array` arrays of burstable volumes.
+//! `surgetank demo`: the main job on this machine, on real I/O, three ways; with `--array` arrays of burstable volumes, with `--pool`
+//! a staging pool.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use surgetank_demo::array::{self, ArrayOptions, ArrayPlan};
+use surgetank_demo::pool::{self, PoolOptions, PoolPlan};
 use surgetank_demo::{Options, Plan};
 use surgetank_policy::Preset;
 use surgetank_report::run;
@@ -22,6 +24,7 @@ const DEFAULT_OUT: &str = "surgetank-demo-report";
   surgetank demo --out report && xdg-open report/report.html
   surgetank demo --policy paper --json > demo.json
   surgetank demo --array --quick
+  surgetank demo --pool
 
 The application writes an initial dump and three checkpoints with pauses between them, through ext4. static-slow \
 runs it on a slow volume, static-fast on a fast one, elastic on a slow one with caching volumes rented for the \
@@ -30,7 +33,10 @@ Without root the devices are used over NBD, without a file system.
 
 With --array the volumes live on burst credits like those of AWS gp2, scaled so that they end within seconds. The same \
 random reads and writes of 4 KiB are made of one large volume (single), of an array of ten small ones (array), and of an \
-array whose members are replaced before their credits end (rotated).")]
+array whose members are replaced before their credits end (rotated).
+
+With --pool four writers write a checkpoint straight to a slow file system (direct), and through a staging pool of three \
+benefactors in front of it, one of which is killed in the middle (pool). It needs root, for the mounts.")]
 pub struct Arguments {
     /// Run a smaller setting: about 40 s instead of about two minutes
     #[arg(long)]
@@ -38,6 +44,9 @@ pub struct Arguments {
     /// Run arrays of volumes on burst credits in place of elastic devices
     #[arg(long, conflicts_with = "policy")]
     array: bool,
+    /// Run a staging pool in front of a slow file system
+    #[arg(long, conflicts_with_all = ["policy", "array"])]
+    pool: bool,
     /// Controller of the elastic mode
     #[arg(long, value_parser = preset(), default_value = Preset::ADAPTIVE.name)]
     policy: Preset,
@@ -65,6 +74,9 @@ impl Arguments {
         if self.array {
             return self.run_array(seed, &interrupt);
         }
+        if self.pool {
+            return self.run_pool(seed, &interrupt);
+        }
         let plan = if self.quick { Plan::quick(seed) } else { Plan::standard(seed) };
         let options = Options { plan, policy: self.policy.name, out: self.out, keep: self.keep };
         let outcome = surgetank_demo::run(&options, &interrupt)?;
@@ -73,6 +85,17 @@ impl Arguments {
         }
         let page = options.out.join("report.html");
         output::print(&format!("{}\nreport: {}", run::text(&outcome), page.display()))
+    }
+
+    fn run_pool(self, seed: u64, interrupt: &Interrupt) -> Result<(), Failure> {
+        let plan = if self.quick { PoolPlan::quick(seed) } else { PoolPlan::standard(seed) };
+        let options = PoolOptions { plan, out: self.out, keep: self.keep };
+        let outcome = pool::run(&options, interrupt)?;
+        if self.json {
+            return output::print_json(&outcome);
+        }
+        let page = options.out.join("report.html");
+        output::print(&format!("{}\nreport: {}", pool::text(&outcome), page.display()))
     }
 
     fn run_array(self, seed: u64, interrupt: &Interrupt) -> Result<(), Failure> {

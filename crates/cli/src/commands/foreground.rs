@@ -13,6 +13,13 @@ pub struct Foreground {
     /// Check the configuration, and whether a start would succeed on this machine, and stop
     #[arg(long)]
     pub check: bool,
+    #[command(flatten)]
+    running: Running,
+}
+
+/// Flags of a process that runs for long.
+#[derive(Debug, Args)]
+pub struct Running {
     /// Form of the log on stderr
     #[arg(long, value_enum, default_value_t = logging::Form::Text)]
     log: logging::Form,
@@ -22,6 +29,13 @@ pub struct Foreground {
 }
 
 impl Foreground {
+    /// See [`Running::begin`].
+    pub fn begin(&self) -> Result<(), Failure> {
+        self.running.begin()
+    }
+}
+
+impl Running {
     /// Starts the log, and keeps keys and users' data out of core dumps unless dumps are asked for.
     pub fn begin(&self) -> Result<(), Failure> {
         logging::start(self.log, tracing::Level::INFO)?;

@@ -7,6 +7,8 @@ mod foreground;
 mod history;
 mod inspect;
 mod map;
+mod mount;
+mod pool;
 mod provider;
 mod serve;
 mod shell;
@@ -71,6 +73,12 @@ enum Command {
     Gc(control::Gc),
     /// Create, show, rotate, assemble and delete arrays of volumes
     Array(array::Arguments),
+    /// Run a staging pool, show it, and wait for its files
+    Pool(pool::Arguments),
+    /// Mount a staging pool over a directory
+    Mount(mount::Mount),
+    /// Unmount a staging pool
+    Umount(mount::Umount),
     /// Load renewed or revoked certificates
     Reload(control::Reload),
     /// Map devices straight to their backing volumes, before the daemon runs
@@ -154,6 +162,9 @@ impl Cli {
             Command::Resize(arguments) => arguments.run(),
             Command::Gc(arguments) => arguments.run(),
             Command::Array(arguments) => arguments.run(),
+            Command::Pool(arguments) => arguments.run(),
+            Command::Mount(arguments) => arguments.run(),
+            Command::Umount(arguments) => arguments.run(),
             Command::Reload(arguments) => arguments.run(),
             Command::Map(arguments) => arguments.run(),
             Command::Unmap(arguments) => arguments.run(),

@@ -1,0 +1,189 @@
+//! `surgetank mount` and `surgetank umount`: a staging pool as a file system.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+use surgetank_mount::{Config, Error, point};
+use surgetank_pool_core::meta::Durability;
+use surgetank_pool_core::placement::Media;
+use surgetank_report::{Failure, Interrupt, output};
+
+use super::foreground::Running;
+use super::pool::managers;
+use super::serve::notify;
+
+/// How long a call of a program waits for the pool.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Between two looks whether the mount is still there.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// What a mount that runs in the background says once it answers.
+const READY: &str = "mounted";
+
+/// Flags of `mount`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank mount pool://127.0.0.1:7440 /mnt/pool --target /scratch/run1
+  surgetank mount pool://localhost /mnt/pool --target run1 --durable copies=2
+
+The command returns when the file system answers; the process that serves it goes on in the background, or in front with \
+--foreground. Files that are closed are drained to the target under the same names; `surgetank pool wait` waits for that.")]
+pub struct Mount {
+    /// The pool's address
+    #[arg(value_name = "pool://ADDRESS")]
+    pool: String,
+    /// An empty directory
+    #[arg(value_name = "MOUNTPOINT")]
+    point: PathBuf,
+    /// The directory that files are drained to
+    #[arg(long, value_name = "DIR")]
+    target: PathBuf,
+    /// When a commit counts: copies=N, of each chunk on so many benefactors [default: as before, or copies=2]
+    #[arg(long, value_name = "copies=N", value_parser = durability)]
+    durable: Option<Durability>,
+    /// Serve in the foreground, until it is unmounted or SIGTERM or SIGINT comes
+    #[arg(long)]
+    foreground: bool,
+    /// Where a mount in the background writes its log [default: nowhere]
+    #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
+    log_file: Option<PathBuf>,
+    /// The process in the background
+    #[arg(long, hide = true)]
+    detached: bool,
+    #[command(flatten)]
+    running: Running,
+}
+
+/// Flags of `umount`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank umount /mnt/pool
+
+What was closed stays in the pool and drains on without the mount.")]
+pub struct Umount {
+    /// Where the pool is mounted
+    #[arg(value_name = "MOUNTPOINT")]
+    point: PathBuf,
+}
+
+fn durability(text: &str) -> Result<Durability, String> {
+    let copies = text.strip_prefix("copies=").and_then(|number| number.parse::<u8>().ok());
+    match copies {
+        Some(copies) if copies > 0 => Ok(Durability::Copies { copies, media: Media::Any }),
+        _ => Err(format!("`{text}` is no durability: write copies=1, copies=2 and so on")),
+    }
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Point(..) | Error::Target(..) | Error::Refused(_) => Failure::invalid(error),
+        Error::NoPool(..) | Error::Kernel(..) | Error::Process(_) => Failure::failed(error),
+    }
+}
+
+impl Mount {
+    pub fn run(&self) -> Result<(), Failure> {
+        if !self.foreground && !self.detached {
+            return self.in_background();
+        }
+        self.running.begin()?;
+        let interrupt = Interrupt::install()?;
+        let config = Config {
+            managers: managers(&self.pool),
+            point: self.point.clone(),
+            target: self.target.clone(),
+            durability: self.durable,
+            timeout: TIMEOUT,
+        };
+        let mut mount = surgetank_mount::Mount::start(&config).map_err(failure)?;
+        if self.detached {
+            for remark in mount.remarks() {
+                output::print(remark)?;
+            }
+            // A session of its own: what ends the terminal's programs does not end it.
+            let _ = rustix::process::setsid();
+            output::print(READY)?;
+            self.leave_terminal().map_err(Failure::failed)?;
+        } else {
+            mount.remarks().iter().for_each(|remark| output::note(&format!("surgetank: {remark}")));
+            output::print(&format!("mounted on {}", mount.point().display()))?;
+        }
+        notify("READY=1");
+        let mut heard = 0;
+        while !mount.is_over() {
+            let count = interrupt.wait_beyond(heard, LOOK_AGAIN);
+            if count == heard {
+                continue;
+            }
+            heard = count;
+            notify("STOPPING=1");
+            match mount.unmount() {
+                Ok(()) => return Ok(()),
+                Err(failed) => {
+                    let (still, error) = *failed;
+                    output::note(&format!("surgetank: {error}"));
+                    mount = still;
+                }
+            }
+        }
+        mount.wait().map_err(|error| Failure::Failed(format!("{}: {error}", self.point.display())))
+    }
+
+    /// Nobody reads what this process says from now on, but in its log.
+    fn leave_terminal(&self) -> std::io::Result<()> {
+        let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
+        let log = self.log_file.is_none().then_some(libc::STDERR_FILENO);
+        for descriptor in [Some(libc::STDOUT_FILENO), log].into_iter().flatten() {
+            // SAFETY: it replaces a standard descriptor, which no object of this program owns.
+            if unsafe { libc::dup2(nowhere.as_raw_fd(), descriptor) } < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the process that serves the mount, and waits until it does.
+    fn in_background(&self) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::Failed(format!("cannot start the mount's process: {error}"));
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args(std::env::args_os().skip(1)).arg("--detached").stdin(Stdio::null()).stdout(Stdio::piped());
+        match &self.log_file {
+            None => command.stderr(Stdio::piped()),
+            Some(file) => {
+                let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
+                let unusable =
+                    |error| Failure::Invalid(format!("--log-file {}: {error}: name another", file.display()));
+                command.stderr(opened.map_err(unusable)?)
+            }
+        };
+        let mut child = command.spawn().map_err(failed)?;
+        for said in child.stdout.take().into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
+            let said = said.map_err(failed)?;
+            if said == READY {
+                return Ok(());
+            }
+            output::note(&format!("surgetank: {said}"));
+        }
+        // It says why on its way out.
+        let status = child.wait().map_err(failed)?;
+        let mut why = Vec::new();
+        match (child.stderr.take(), &self.log_file) {
+            (Some(mut stderr), _) => {
+                stderr.read_to_end(&mut why).map_err(failed)?;
+                let _ = std::io::stderr().write_all(&why);
+            }
+            (None, Some(file)) => output::note(&format!("surgetank: nothing is mounted: see {}", file.display())),
+            (None, None) => {}
+        }
+        Err(Failure::Told(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+    }
+}
+
+impl Umount {
+    pub fn run(&self) -> Result<(), Failure> {
+        point::unmount(&self.point).map_err(failure)
+    }
+}

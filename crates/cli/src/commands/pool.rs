@@ -1,0 +1,406 @@
+//! `surgetank pool`: a staging pool of one machine, how it is, and where its files are.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use surgetank_model::Bytes;
+use surgetank_model::text::line;
+use surgetank_model::units::Span;
+use surgetank_mount::{STATE, point};
+use surgetank_pool::client::{Config, PoolClient};
+use surgetank_pool::local::{self, Local, Undrained};
+use surgetank_pool::manager;
+use surgetank_report::number::count;
+use surgetank_report::{Failure, Interrupt, Table, output};
+
+use super::foreground::Running;
+use super::serve::notify;
+
+/// Where a pool listens unless it is said.
+const LISTEN: &str = "127.0.0.1:7440";
+/// The port of a pool unless it is said.
+const PORT: u16 = 7440;
+/// Between two looks at what changes.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How long a pool may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Files that are named at most.
+const NAMED: usize = 20;
+
+/// Flags of `pool`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank pool up --benefactors 3 --memory '256 MiB'
+  surgetank pool status
+  surgetank pool wait /mnt/pool/checkpoint --state drained
+
+A staging pool takes in files at the speed of memory and drains them to a directory. docs/POOL.md says what it promises.")]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a pool on this machine, in the foreground: store, manager and benefactors
+    Up(Up),
+    /// Show the benefactors and files of a pool
+    Status(Status),
+    /// Wait until files of a mounted pool are replicated or drained
+    Wait(Wait),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank pool up --benefactors 3 --memory '256 MiB'
+  surgetank pool up --benefactors 4 --memory '1 GiB' --directory pool
+
+It prints the pool's address. SIGTERM and SIGINT end it once everything that was closed is drained; a second one ends it at \
+once: what is not drained then was in memory, and is lost. Names, and what is drained, are there at the next start.")]
+struct Up {
+    /// How many benefactors lend memory
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
+    benefactors: u32,
+    /// Memory that each benefactor lends
+    #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
+    memory: Bytes,
+    /// Where the pool's names are kept
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/surgetank/pool")]
+    directory: PathBuf,
+    /// Where the pool is reached: loopback alone, since there is no TLS yet
+    #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
+    listen: String,
+    #[command(flatten)]
+    running: Running,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank pool status
+  surgetank pool status pool://127.0.0.1:7440 --json | jq .files")]
+struct Status {
+    /// The pool's address
+    #[arg(value_name = "POOL", default_value = LISTEN)]
+    pool: String,
+    /// Answer with one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Wanted {
+    /// As many benefactors have it as its durability says
+    Replicated,
+    /// The target has it
+    Drained,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank pool wait /mnt/pool/checkpoint --state drained
+  surgetank pool wait /mnt/pool/rank0 --state replicated --timeout '5 min'
+
+PATH is a file, or a directory with all files below it. The exit status is 1 if one of them will not get there, with its name \
+and the reason, or if the time is over.")]
+struct Wait {
+    /// A file or directory of a mounted pool
+    path: PathBuf,
+    /// What to wait for
+    #[arg(long, value_enum)]
+    state: Wanted,
+    /// How long; for ever if it is not given
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Span>,
+    /// Answer with one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub fn run(&self) -> Result<(), Failure> {
+        match &self.command {
+            Command::Up(up) => up.run(),
+            Command::Status(status) => status.run(),
+            Command::Wait(wait) => wait.run(),
+        }
+    }
+}
+
+/// The managers' addresses of `pool://HOST[:PORT][,HOST:PORT…]`.
+pub fn managers(pool: &str) -> Vec<String> {
+    let addresses = pool.strip_prefix("pool://").unwrap_or(pool).trim_end_matches('/');
+    addresses
+        .split(',')
+        .map(|address| if address.contains(':') { address.to_owned() } else { format!("{address}:{PORT}") })
+        .collect()
+}
+
+impl Up {
+    fn run(&self) -> Result<(), Failure> {
+        self.running.begin()?;
+        let interrupt = Interrupt::install()?;
+        let config = local::Config {
+            directory: self.directory.clone(),
+            listen: self.listen.clone(),
+            benefactors: self.benefactors,
+            memory: self.memory,
+        };
+        let mut pool = Local::start(&config).map_err(|error| match error {
+            local::Error::Memory(..) => Failure::Invalid(format!("--memory: {error}")),
+            local::Error::Address(_) => Failure::Invalid(format!("--listen: {error}")),
+            error => Failure::failed(error),
+        })?;
+        let (lost, all) = undrained(&pool)?.into_iter().partition::<Vec<_>, _>(|file| file.is_lost);
+        let all: Vec<Undrained> = all.into_iter().filter(|file| file.size > Bytes::ZERO).collect();
+        tell("lost, since they were in memory and not drained when the pool ended last", &all);
+        tell("lost before", &lost);
+        let address = pool.address();
+        output::print(&format!(
+            "pool://{address}: {} lend {} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY",
+            count(self.benefactors as usize, "benefactor"),
+            self.memory
+        ))?;
+        if rustix::process::geteuid().is_root() {
+            tracing::warn!(
+                "every user of this machine can reach the pool, which writes as root: there are no tokens yet"
+            );
+        }
+        notify("READY=1");
+        while !interrupt.sleep(LOOK_AGAIN) {
+            if let Some(why) = pool.has_ended() {
+                return Err(Failure::Failed(why));
+            }
+        }
+        notify("STOPPING=1");
+        let left = drain(&pool, &interrupt)?;
+        drop(pool);
+        if left.is_empty() {
+            return Ok(());
+        }
+        tell("lost, since they were in memory and not drained", &left);
+        Err(Failure::Failed(format!("{} lost: let the pool drain before it ends", count(left.len(), "file"))))
+    }
+}
+
+/// Waits for what is not drained, until a second signal comes; what is left then.
+fn drain(pool: &Local, interrupt: &Interrupt) -> Result<Vec<Undrained>, Failure> {
+    let heard = interrupt.count();
+    let mut told = false;
+    loop {
+        let left: Vec<Undrained> = undrained(pool)?.into_iter().filter(|file| !file.is_lost).collect();
+        if left.is_empty() || interrupt.count() > heard {
+            return Ok(left);
+        }
+        if !told {
+            tell("not drained yet (the pool ends when all are, or at a second signal, which loses them)", &left);
+            told = true;
+        }
+        let _ = interrupt.wait_beyond(heard, LOOK_AGAIN);
+    }
+}
+
+fn undrained(pool: &Local) -> Result<Vec<Undrained>, Failure> {
+    pool.undrained().map_err(Failure::failed)
+}
+
+/// Names files on stderr.
+fn tell(what: &str, files: &[Undrained]) {
+    if files.is_empty() {
+        return;
+    }
+    output::note(&format!("surgetank: {}, {what}:", count(files.len(), "file")));
+    for file in files.iter().take(NAMED) {
+        output::note(&format!("  {} ({})", line(&file.path.display().to_string()), file.size));
+    }
+    if files.len() > NAMED {
+        output::note(&format!("  and {} more", files.len() - NAMED));
+    }
+}
+
+#[derive(Serialize)]
+struct BenefactorStatus {
+    name: String,
+    class: &'static str,
+    memory_gib: f64,
+    memory_used_gib: f64,
+    ssd_gib: f64,
+    ssd_used_gib: f64,
+    state: &'static str,
+}
+
+#[derive(Default, Serialize)]
+struct Files {
+    staged: u64,
+    replicated: u64,
+    drained: u64,
+    failed: u64,
+}
+
+#[derive(Serialize)]
+struct PoolStatus {
+    benefactors: Vec<BenefactorStatus>,
+    files: Files,
+    drain_mib_s: f64,
+}
+
+const GIB: f64 = (1_u64 << 30) as f64;
+
+impl PoolStatus {
+    fn of(status: &manager::Status) -> Self {
+        let benefactor = |(lends, free): &(surgetank_pool_core::meta::value::Lends, u64)| {
+            let (memory, ssd) = (lends.memory.get() as f64 / GIB, lends.ssd.get() as f64 / GIB);
+            let free = (*free * surgetank_pool::chunks::CHUNK) as f64 / GIB;
+            BenefactorStatus {
+                name: lends.place.id.to_string(),
+                class: match (memory > 0.0, ssd > 0.0) {
+                    (true, true) => "ms",
+                    (false, true) => "s",
+                    _ => "m",
+                },
+                memory_gib: memory,
+                memory_used_gib: (memory - free).max(0.0),
+                ssd_gib: ssd,
+                ssd_used_gib: 0.0,
+                state: "joined",
+            }
+        };
+        let of = |states: &[usize]| states.iter().filter_map(|state| status.files.get(*state)).sum();
+        // Created, replicated, drained, evicted, failed, conflict.
+        let files = Files { staged: of(&[0]), replicated: of(&[1]), drained: of(&[2, 3]), failed: of(&[4, 5]) };
+        let drain_mib_s = status.drain_bytes_s as f64 / f64::from(1 << 20);
+        Self { benefactors: status.benefactors.iter().map(benefactor).collect(), files, drain_mib_s }
+    }
+
+    fn people(&self) -> String {
+        let mut table = Table::new(["benefactor", "class", "memory", "used", "state"]);
+        let size = |gib: f64| if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") };
+        for benefactor in &self.benefactors {
+            table.row([
+                benefactor.name.clone(),
+                benefactor.class.to_owned(),
+                size(benefactor.memory_gib),
+                size(benefactor.memory_used_gib),
+                benefactor.state.to_owned(),
+            ]);
+        }
+        let Files { staged, replicated, drained, failed } = self.files;
+        format!(
+            "{table}\nfiles: {staged} staged, {replicated} replicated, {drained} drained, {failed} failed; draining at {:.1} MiB/s",
+            self.drain_mib_s
+        )
+    }
+}
+
+impl Status {
+    fn run(&self) -> Result<(), Failure> {
+        let mut config = Config::new(managers(&self.pool), "");
+        config.timeout = ANSWER;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+        let status = runtime.block_on(PoolClient::ask_status(&config)).map_err(|error| match error {
+            surgetank_pool::client::Error::Address(why) => Failure::Invalid(why),
+            error => Failure::Failed(format!(
+                "no pool answers at {}: start one with `surgetank pool up`, or name its address ({error})",
+                config.managers.join(", ")
+            )),
+        })?;
+        let status = PoolStatus::of(&status);
+        if self.json { output::print_json(&status) } else { output::print(&status.people()) }
+    }
+}
+
+/// What waiting comes to.
+#[derive(Serialize)]
+struct Reached {
+    state: Wanted,
+    files: usize,
+}
+
+impl Wait {
+    fn run(&self) -> Result<(), Failure> {
+        let until = self.timeout.map(|timeout| Instant::now() + timeout.0);
+        let path = std::fs::canonicalize(&self.path).map_err(|error| {
+            Failure::Invalid(format!("{}: {error}: name a file that is there", self.path.display()))
+        })?;
+        if point::of(&path).is_none_or(|mounted| !mounted.is_pool()) {
+            return Err(Failure::Invalid(format!(
+                "{} is not in a mounted staging pool: mount one with `surgetank mount`",
+                self.path.display()
+            )));
+        }
+        loop {
+            let mut files = Vec::new();
+            collect(&path, &mut files).map_err(|error| Failure::Failed(format!("{}: {error}", self.path.display())))?;
+            let mut waiting = None;
+            for file in &files {
+                let Some(state) = state(file)? else { continue };
+                match (&*state, self.state) {
+                    ("drained", _) | ("replicated" | "draining", Wanted::Replicated) => {}
+                    ("staged" | "replicated" | "draining", _) => waiting = waiting.or(Some((file, state))),
+                    (other, _) => return Err(Failure::Failed(format!("{}: {}", file.display(), reason(other)))),
+                }
+            }
+            let Some((file, state)) = waiting else {
+                let reached = Reached { state: self.state, files: files.len() };
+                return if self.json { output::print_json(&reached) } else { Ok(()) };
+            };
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(Failure::Failed(format!(
+                    "the time is over, and {} is {state}: wait longer, or see `surgetank pool status`",
+                    file.display()
+                )));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+/// Why a file does not get to its target.
+fn reason(state: &str) -> &'static str {
+    match state {
+        "failed" => "chunks of it are lost with their benefactors, so it will not reach its target: write it again",
+        "conflict" => "somebody else has changed what is at its place at the target: move one of the two away",
+        "torn" => "its writer ended before it closed the file: what was committed is drained, the rest is lost",
+        _ => "it is in a state that this program does not know: use the version of the mount",
+    }
+}
+
+/// A file's state; `None`: it is gone.
+fn state(file: &Path) -> Result<Option<String>, Failure> {
+    let mut value = [0_u8; 64];
+    match rustix::fs::getxattr(file, STATE, &mut value) {
+        Ok(length) => Ok(Some(String::from_utf8_lossy(&value[..length]).into_owned())),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::STALE) => Ok(None),
+        Err(error) => Err(Failure::Failed(format!("{}: {error}", file.display()))),
+    }
+}
+
+/// All regular files at a path and below it.
+fn collect(path: &Path, into: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if found.is_file() {
+        into.push(path.to_owned());
+    } else if found.is_dir() {
+        for entry in std::fs::read_dir(path)? {
+            collect(&entry?.path(), into)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_named_by_its_addresses() {
+        assert_eq!(managers("pool://127.0.0.1:7000/"), ["127.0.0.1:7000"]);
+        assert_eq!(managers("pool://localhost"), ["localhost:7440"]);
+        assert_eq!(managers("127.0.0.1:1,127.0.0.1:2"), ["127.0.0.1:1", "127.0.0.1:2"]);
+    }
+}

@@ -1,0 +1,323 @@
+//! A staging pool and its mounts as processes of their own.
+
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const MIB: usize = 1 << 20;
+const LONG: Duration = Duration::from_secs(60);
+
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        println!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
+    command.env_remove("SURGETANK_LOG").stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    binary().args(arguments).output().unwrap()
+}
+
+#[track_caller]
+fn done(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The status and the one sentence of a command that fails.
+#[track_caller]
+fn refused(arguments: &[&str]) -> (i32, String) {
+    let output = run(arguments);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told.trim_end().lines().count(), 1, "{told}");
+    (output.status.code().unwrap(), told)
+}
+
+fn signal(child: &Child, signal: rustix::process::Signal) {
+    let process = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(process, signal).unwrap();
+}
+
+/// Waits until something is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: not within {LONG:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Bytes that differ from place to place.
+fn bytes(seed: u32, length: usize) -> Vec<u8> {
+    let mut word = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    (0..length)
+        .map(|_| {
+            word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (word >> 24) as u8
+        })
+        .collect()
+}
+
+/// A pool that runs.
+struct Pool {
+    child: Child,
+    address: String,
+}
+
+impl Pool {
+    fn up(directory: &Path, listen: &str, benefactors: &str) -> Self {
+        let mut child = binary()
+            .args(["pool", "up", "--benefactors", benefactors, "--memory", "96 MiB", "--listen", listen, "--directory"])
+            .arg(directory)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split_once(": ").unwrap_or_else(|| panic!("{line}")).0.to_owned();
+        let pool = Self { child, address };
+        until("all benefactors have joined", || {
+            let status = pool.status();
+            status["benefactors"].as_array().unwrap().len().to_string() == benefactors
+        });
+        pool
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&done(&["pool", "status", &self.address, "--json"])).unwrap()
+    }
+
+    /// Its status and what it has said on stderr.
+    fn end(mut self) -> (Option<i32>, String) {
+        let told = BufReader::new(self.child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        // But for the log.
+        let told: Vec<String> = told.filter(|line| !line.contains(" INFO ") && !line.contains(" WARN ")).collect();
+        (self.child.wait().unwrap().code(), told.join("\n"))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The directories of a test; what is still mounted there is taken away.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        ["target", "mnt", "mnt2"].iter().for_each(|name| fs::create_dir(place.at(name)).unwrap());
+        place
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.at(name).display().to_string()
+    }
+
+    fn mount(&self, pool: &Pool, point: &str) {
+        done(&["mount", &pool.address, &self.text(point), "--target", &self.text("target"), "--durable", "copies=2"]);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for name in ["mnt", "mnt2"] {
+            let _ = rustix::mount::unmount(self.at(name), rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+#[test]
+fn a_pool_comes_up_is_mounted_drains_and_ends() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "3");
+    place.mount(&pool, "mnt");
+    let checkpoint = place.at("mnt/checkpoint");
+    fs::create_dir(&checkpoint).unwrap();
+    for rank in 0..3 {
+        fs::write(checkpoint.join(format!("rank{rank}")), bytes(rank, 5 * MIB + 3)).unwrap();
+    }
+    let path = checkpoint.display().to_string();
+    done(&["pool", "wait", &path, "--state", "replicated"]);
+    let waited: Value =
+        serde_json::from_str(&done(&["pool", "wait", &path, "--state", "drained", "--timeout", "60 s", "--json"]))
+            .unwrap();
+    assert_eq!((&waited["state"], &waited["files"]), (&"drained".into(), &3.into()));
+    for rank in 0..3 {
+        let name = format!("target/checkpoint/rank{rank}");
+        assert!(fs::read(place.at(&name)).unwrap() == bytes(rank, 5 * MIB + 3), "{name}");
+    }
+    let status = pool.status();
+    assert_eq!(status["files"]["drained"], 3);
+    assert_eq!(status["benefactors"][0]["class"], "m");
+    assert!(done(&["pool", "status", &pool.address]).contains("3 drained"));
+    // A second mount on the same directory, a mount in use, and one that is none.
+    let (code, told) = refused(&["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target")]);
+    assert_eq!(code, 2);
+    assert!(told.contains("is mounted there already: take it away with `surgetank umount"), "{told}");
+    let open = fs::File::open(checkpoint.join("rank0")).unwrap();
+    let (code, told) = refused(&["umount", &place.text("mnt")]);
+    assert_eq!(code, 2);
+    assert!(told.contains("a program uses it"), "{told}");
+    drop(open);
+    until("it is unmounted", || run(&["umount", &place.text("mnt")]).status.success());
+    assert!(refused(&["umount", &place.text("mnt")]).1.contains("nothing is mounted there"));
+    signal(&pool.child, rustix::process::Signal::TERM);
+    assert_eq!(pool.end(), (Some(0), String::new()), "everything is drained");
+}
+
+#[test]
+fn a_killed_mount_loses_nothing_that_was_committed() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "3");
+    let mut child = binary()
+        .args(["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--foreground"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("mounted on"), "{line}");
+    fs::write(place.at("mnt/closed"), bytes(1, 6 * MIB)).unwrap();
+    let torn = fs::File::create(place.at("mnt/torn")).unwrap();
+    torn.write_all_at(&bytes(2, 3 * MIB), 0).unwrap();
+    torn.sync_all().unwrap();
+    torn.write_all_at(&bytes(3, 2 * MIB), 3 * MIB as u64).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(torn.write_all_at(b"more", 0).is_err(), "the mount is dead");
+    drop(torn);
+    place.mount(&pool, "mnt2");
+    assert!(fs::read(place.at("mnt2/closed")).unwrap() == bytes(1, 6 * MIB));
+    assert!(fs::read(place.at("mnt2/torn")).unwrap() == bytes(2, 3 * MIB), "as it was committed last");
+    let (code, told) = refused(&["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target")]);
+    assert!(code == 2 && told.contains("surgetank umount"), "{told}");
+    done(&["umount", &place.text("mnt")]);
+    until("both reach the target", || place.at("target/closed").exists() && place.at("target/torn").exists());
+    assert!(fs::read(place.at("target/closed")).unwrap() == bytes(1, 6 * MIB));
+    assert!(fs::read(place.at("target/torn")).unwrap() == bytes(2, 3 * MIB));
+    let (code, told) = refused(&["pool", "wait", &place.text("mnt2/torn"), "--state", "drained"]);
+    assert_eq!(code, 1);
+    assert!(told.contains("its writer ended before it closed the file"), "{told}");
+    done(&["umount", &place.text("mnt2")]);
+}
+
+#[test]
+fn a_pool_that_ends_names_what_is_not_drained() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "2");
+    place.mount(&pool, "mnt");
+    fs::write(place.at("mnt/drained"), bytes(1, MIB)).unwrap();
+    done(&["pool", "wait", &place.text("mnt/drained"), "--state", "drained"]);
+    // What is not closed is not drained.
+    let open = fs::File::create(place.at("mnt/open")).unwrap();
+    open.write_all_at(&bytes(2, MIB), 0).unwrap();
+    open.sync_all().unwrap();
+    let (code, told) = refused(&["pool", "wait", &place.text("mnt/open"), "--state", "drained", "--timeout", "1 s"]);
+    assert_eq!(code, 1);
+    assert!(told.contains("the time is over, and ") && told.contains(" is replicated"), "{told}");
+    let (address, child) = (pool.address.clone(), &pool.child);
+    signal(child, rustix::process::Signal::INT);
+    std::thread::sleep(Duration::from_millis(500));
+    signal(child, rustix::process::Signal::INT);
+    let (code, told) = pool.end();
+    assert_eq!(code, Some(1), "{told}");
+    let name = place.text("target/open");
+    assert!(
+        told.contains("1 file, not drained yet") && told.contains("1 file, lost, since they were in memory"),
+        "{told}"
+    );
+    assert!(told.contains(&format!("  {name} (1 MiB)")), "{told}");
+    // The next run has the names, and says what is lost; what is drained is there.
+    let listen = address.strip_prefix("pool://").unwrap();
+    let pool = Pool::up(&place.at("pool"), listen, "2");
+    assert!(fs::read(place.at("mnt/drained")).unwrap() == bytes(1, MIB));
+    assert!(open.write_all_at(b"x", MIB as u64).is_ok() || open.sync_all().is_err(), "what was open fails or goes on");
+    drop(open);
+    // What the target alone has by now is written on.
+    let drained = fs::OpenOptions::new().write(true).open(place.at("mnt/drained")).unwrap();
+    drained.write_all_at(b"more", 100).unwrap();
+    drop(drained);
+    let expected = [&bytes(1, MIB)[..100], b"more", &bytes(1, MIB)[104..]].concat();
+    done(&["pool", "wait", &place.text("mnt/drained"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/drained")).unwrap() == expected);
+    let second = run(&["pool", "up", "--listen", "127.0.0.1:0", "--directory", &place.text("pool")]);
+    let told = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(told.contains("another pool runs with it: stop that one, or name another directory"), "{told}");
+    until("it is unmounted", || run(&["umount", &place.text("mnt")]).status.success());
+    signal(&pool.child, rustix::process::Signal::INT);
+    signal(&pool.child, rustix::process::Signal::INT);
+    let (_, told) = pool.end();
+    assert!(told.contains(&name), "{told}");
+}
+
+#[test]
+fn bad_input_gets_one_sentence() {
+    let place = Place::new();
+    let (target, point) = (place.text("target"), place.text("mnt"));
+    fs::write(place.at("file"), "").unwrap();
+    let (file, none, pool) = (place.text("file"), place.text("none"), "pool://127.0.0.1:1");
+    let mut cases: Vec<(Vec<&str>, i32, &str)> = vec![
+        (
+            vec!["pool", "up", "--memory", "2 MiB", "--directory", &none],
+            2,
+            "a benefactor needs at least 3 MiB, three buffers",
+        ),
+        (vec!["pool", "up", "--memory", "256", "--directory", &none], 2, "unit"),
+        (vec!["pool", "up", "--listen", "0.0.0.0:0", "--directory", &none], 2, "is not a loopback address"),
+        (vec!["pool", "up", "--listen", "127.0.0.1:0", "--directory", &file], 1, "name one that can be written"),
+        (vec!["pool", "status", pool], 1, "no pool answers at 127.0.0.1:1: start one with `surgetank pool up`"),
+        (vec!["pool", "status", "pool://0.0.0.0:1"], 2, "is not a loopback address"),
+        (vec!["pool", "wait", &none, "--state", "drained"], 2, "name a file that is there"),
+        (vec!["pool", "wait", &file, "--state", "drained"], 2, "is not in a mounted staging pool"),
+        (vec!["mount", pool, &point, "--target", &target, "--durable", "twice"], 2, "is no durability: write copies=1"),
+        (vec!["umount", &point], 2, "nothing is mounted there"),
+    ];
+    if Path::new("/dev/fuse").exists() {
+        cases.extend([
+            (vec!["mount", pool, &none, "--target", &target], 2, "make it with `mkdir "),
+            (vec!["mount", pool, &file, "--target", &target], 2, "it is no directory"),
+            (vec!["mount", pool, &point, "--target", &none], 2, "make it, or name another directory"),
+            (vec!["mount", pool, &point, "--target", &file], 2, "it is no directory"),
+            (vec!["mount", pool, &point, "--target", &target], 1, "no pool answers at 127.0.0.1:1"),
+        ]);
+    }
+    for (arguments, status, part) in cases {
+        let (code, told) = refused(&arguments);
+        assert!(code == status && told.contains(part), "{arguments:?}: {code}: {told}");
+    }
+}

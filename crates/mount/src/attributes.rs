@@ -1,0 +1,102 @@
+//! Nodes of the pool as the kernel and programs see them.
+
+use std::time::{Duration, SystemTime};
+
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use surgetank_pool::client::Stat;
+use surgetank_pool_core::id::Inode;
+use surgetank_pool_core::meta::FileState;
+
+/// The extended attribute that says where a file's bytes are.
+pub const STATE: &str = "user.surgetank.state";
+
+/// What programs write at a time, if they ask: a chunk.
+const BLOCK: u32 = 1 << 20;
+
+/// What a program that writes sees, and the pool does not yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uncommitted {
+    /// Bytes of the file.
+    pub(crate) size: u64,
+    /// When it was written, in nanoseconds since 1970.
+    pub(crate) modified: u64,
+}
+
+/// The attributes of a node, under the number that the kernel has for it.
+pub(crate) fn attributes(number: INodeNo, stat: &Stat, uncommitted: Option<Uncommitted>) -> FileAttr {
+    let kind = kind(stat);
+    let committed = stat.link.as_ref().map_or(stat.size, |to| to.len() as u64);
+    let size = uncommitted.map_or(committed, |uncommitted| uncommitted.size);
+    let modified = uncommitted.map_or(0, |uncommitted| uncommitted.modified).max(stat.times.modified);
+    let (mode, uid, gid) = stat.owner;
+    FileAttr {
+        ino: number,
+        size,
+        blocks: size.div_ceil(512),
+        atime: time(stat.times.accessed),
+        mtime: time(modified),
+        ctime: time(stat.times.changed.max(uncommitted.map_or(0, |uncommitted| uncommitted.modified))),
+        crtime: time(0),
+        kind,
+        perm: u16::try_from(mode & 0o7777).unwrap_or_default(),
+        nlink: match (stat.is_named, stat.is_directory) {
+            (_, true) => 2,
+            (true, false) => 1,
+            (false, false) => 0,
+        },
+        uid,
+        gid,
+        rdev: 0,
+        blksize: BLOCK,
+        flags: 0,
+    }
+}
+
+pub(crate) const fn kind(stat: &Stat) -> FileType {
+    match (stat.is_directory, &stat.link) {
+        (true, _) => FileType::Directory,
+        (false, Some(_)) => FileType::Symlink,
+        (false, None) => FileType::RegularFile,
+    }
+}
+
+fn time(nanoseconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds)
+}
+
+/// A time that a program sets, in nanoseconds since 1970.
+pub(crate) fn nanoseconds(time: TimeOrNow) -> u64 {
+    match time {
+        TimeOrNow::SpecificTime(time) => since_1970(time),
+        TimeOrNow::Now => since_1970(SystemTime::now()),
+    }
+}
+
+pub(crate) fn since_1970(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Where a file's bytes are, in the word of [`STATE`]; `written`: this mount has written something that is not committed.
+pub(crate) fn state(stat: &Stat, written: bool) -> Option<&'static str> {
+    Some(match stat.state? {
+        FileState::Failed => "failed",
+        FileState::Conflict => "conflict",
+        _ if written => "staged",
+        FileState::Created => "staged",
+        _ if stat.torn => "torn",
+        FileState::Drained | FileState::Evicted => "drained",
+        FileState::Replicated if stat.draining => "draining",
+        FileState::Replicated => "replicated",
+    })
+}
+
+/// The kernel's number of the root is 1, whatever the pool's is. No file of the pool has a number as small as a root's.
+pub(crate) fn number(root: Inode, inode: Inode) -> INodeNo {
+    if inode == root { INodeNo::ROOT } else { INodeNo(inode.0) }
+}
+
+/// The pool's number of what the kernel names.
+pub(crate) fn inode(root: Inode, number: INodeNo) -> Inode {
+    if number == INodeNo::ROOT { root } else { Inode(number.0) }
+}

@@ -1,0 +1,429 @@
+//! What files contain: opened, read, written, committed, closed.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use fuser::{Errno, FileAttr, INodeNo};
+use surgetank_pool::client::{self, Owner, PoolClient, Reader};
+use surgetank_pool_core::id::Inode;
+use surgetank_pool_core::meta::operation::Refusal;
+use tokio::time::Instant;
+
+use crate::attributes::since_1970;
+use crate::errno::{errno, stale};
+use crate::files::{self, File, Gate, Handle};
+use crate::tree::{Tree, what};
+
+/// How long a reader goes on with the commit that it knows.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// How a file was opened.
+pub(crate) struct Opened {
+    pub(crate) handle: u64,
+    /// Neither reads nor writes go through the kernel's pages.
+    pub(crate) direct: bool,
+    /// The kernel's pages are still those of the file.
+    pub(crate) keeps: bool,
+}
+
+impl Tree {
+    fn closed(&self) -> MutexGuard<'_, BTreeSet<Inode>> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a file and opens it; `exclusive`: one that is there is in the way.
+    pub(crate) async fn create(
+        &self,
+        (parent, name): (INodeNo, &OsStr),
+        owner: Owner,
+        (exclusive, truncate): (bool, bool),
+    ) -> Result<(FileAttr, Opened), Errno> {
+        let at = self.at_new(parent, name)?;
+        let (client, what) = (self.client().await?, name.to_string_lossy());
+        let writer = match client.create_at(at.clone(), &what, owner).await {
+            Ok(writer) => writer,
+            Err(client::Error::Refused(_, Refusal::Exists)) if !exclusive => {
+                // Another mount was faster.
+                let stat = client.child(at, &what).await.map_err(|error| errno(&error))?;
+                let attributes = self.attributes(&stat);
+                let opened = self.open(attributes.ino, true, truncate).await?;
+                return Ok((attributes, opened));
+            }
+            Err(error) => return Err(errno(&error)),
+        };
+        let inode = writer.inode();
+        let file = self.files.take(inode, || what.to_string());
+        let mut gate = file.gate.lock().await;
+        file.has(0, since_1970(SystemTime::now()));
+        (gate.writer, gate.is_empty) = (Some(writer), true);
+        let handle = self.files.open(Arc::clone(&file), true, gate.generation);
+        drop(gate);
+        let stat = client.node(inode, &what).await.map_err(|error| errno(&error))?;
+        Ok((self.attributes(&stat), Opened { handle, direct: true, keeps: false }))
+    }
+
+    /// Opens a file; `truncate`: what it has is dropped.
+    pub(crate) async fn open(&self, number: INodeNo, writes: bool, truncate: bool) -> Result<Opened, Errno> {
+        let inode = self.inode(number);
+        let file = self.files.take(inode, || what(inode));
+        let mut gate = file.gate.lock().await;
+        let opened = self.open_file(&file, &mut gate, writes, truncate).await;
+        if opened.is_err() {
+            self.files.end_use(inode);
+        }
+        opened
+    }
+
+    async fn open_file(
+        &self,
+        file: &Arc<File>,
+        gate: &mut Gate,
+        writes: bool,
+        truncate: bool,
+    ) -> Result<Opened, Errno> {
+        let client = self.client().await?;
+        if truncate {
+            self.truncate(file, gate, &client).await?;
+        }
+        let mut keeps = false;
+        if gate.writer.is_none() {
+            // What others have committed is seen by whoever opens the file afterwards.
+            let reader = client.read_node(file.inode, &file.what).await.map_err(|error| stale(&error))?;
+            let version = reader.version();
+            keeps = self.cached().insert(file.inode, version) == Some(version);
+            gate.reader = Some((reader, Instant::now()));
+        }
+        let direct = writes || gate.writer.is_some();
+        if direct {
+            self.cached().remove(&file.inode);
+        }
+        Ok(Opened { handle: self.files.open(Arc::clone(file), writes, gate.generation), direct, keeps })
+    }
+
+    async fn truncate(&self, file: &File, gate: &mut Gate, client: &PoolClient) -> Result<(), Errno> {
+        let done = match &mut gate.writer {
+            Some(writer) => writer.set_size(0).await,
+            None => match client.rewrite_node(file.inode, &file.what).await {
+                Ok(writer) => {
+                    gate.writer = Some(writer);
+                    gate.reader = None;
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            },
+        };
+        match done {
+            Ok(()) => {
+                gate.is_empty = gate.active == 0;
+                file.has(0, since_1970(SystemTime::now()));
+                Ok(())
+            }
+            Err(error) => Err(self.failed(file, gate, &error)),
+        }
+    }
+
+    fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
+        self.files.handle(number).ok_or(Errno::EBADF)
+    }
+
+    pub(crate) async fn read(&self, handle: u64, offset: u64, length: usize) -> Result<Vec<u8>, Errno> {
+        let handle = self.handle(handle)?;
+        let file = &handle.file;
+        let mut gate = file.gate.lock().await;
+        let mut found = Vec::with_capacity(length);
+        if let Some(writer) = &mut gate.writer {
+            while found.len() < length {
+                let part = writer.read_at(offset + found.len() as u64, length - found.len()).await;
+                match part.map_err(|error| told(&error))? {
+                    part if part.is_empty() => break,
+                    part => found.extend_from_slice(&part),
+                }
+            }
+            return Ok(found);
+        }
+        let mut reader = match &gate.reader {
+            Some((reader, since)) if since.elapsed() < FRESH => reader.clone(),
+            _ => {
+                let client = self.client().await?;
+                let reader = client.read_node(file.inode, &file.what).await.map_err(|error| stale(&error))?;
+                gate.reader = Some((reader.clone(), Instant::now()));
+                reader
+            }
+        };
+        drop(gate);
+        while found.len() < length {
+            let at = offset + found.len() as u64;
+            let Some((begins, chunk)) = chunk(file, &mut reader, at).await.map_err(|error| told(&error))? else {
+                break;
+            };
+            let from = usize::try_from(at - begins).unwrap_or(usize::MAX).min(chunk.len());
+            let part = &chunk[from..chunk.len().min(from + length - found.len())];
+            if part.is_empty() {
+                break;
+            }
+            found.extend_from_slice(part);
+        }
+        Ok(found)
+    }
+
+    pub(crate) async fn write(
+        &self,
+        (handle, owner): (u64, files::Owner),
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Errno> {
+        let handle = self.handle(handle)?;
+        let file = &handle.file;
+        let mut gate = file.gate.lock().await;
+        self.begin_writing(&handle, owner, &mut gate).await?;
+        let Some(writer) = &mut gate.writer else { return Err(Errno::EIO) };
+        match writer.write_at(offset, bytes).await {
+            Ok(()) => {
+                file.has(writer.size(), since_1970(SystemTime::now()));
+                Ok(())
+            }
+            Err(error) => Err(self.failed(file, &mut gate, &error)),
+        }
+    }
+
+    /// The file has a writer, and the handle counts as one that has written.
+    async fn begin_writing(&self, handle: &Handle, owner: files::Owner, gate: &mut Gate) -> Result<(), Errno> {
+        if !handle.writes {
+            return Err(Errno::EBADF);
+        }
+        if handle.generation != gate.generation {
+            return Err(gate.why());
+        }
+        self.open_writer(&handle.file, gate).await?;
+        gate.is_empty = false;
+        if handle.written_by(owner) {
+            gate.active += 1;
+        }
+        Ok(())
+    }
+
+    async fn open_writer(&self, file: &File, gate: &mut Gate) -> Result<(), Errno> {
+        if gate.writer.is_none() {
+            let writer =
+                self.client().await?.write_node(file.inode, &file.what).await.map_err(|error| stale(&error))?;
+            file.has(writer.size(), 0);
+            (gate.writer, gate.reader) = (Some(writer), None);
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn set_size(&self, inode: Inode, size: u64, handle: Option<u64>) -> Result<(), Errno> {
+        if let Some(handle) = handle.and_then(|handle| self.files.handle(handle)).filter(|handle| handle.writes) {
+            let mut gate = handle.file.gate.lock().await;
+            self.begin_writing(&handle, None, &mut gate).await?;
+            return self.resize(&handle.file, &mut gate, size).await;
+        }
+        let file = self.files.take(inode, || what(inode));
+        let mut gate = file.gate.lock().await;
+        let done = async {
+            match size {
+                0 if gate.writer.is_none() => {
+                    let client = self.client().await?;
+                    self.truncate(&file, &mut gate, &client).await?;
+                }
+                _ => {
+                    self.open_writer(&file, &mut gate).await?;
+                    self.resize(&file, &mut gate, size).await?;
+                }
+            }
+            self.commit(&file, &mut gate).await?;
+            if gate.active == 0 { self.close_if_idle(&file, &mut gate).await } else { Ok(()) }
+        };
+        let done = done.await;
+        self.files.end_use(inode);
+        done
+    }
+
+    async fn resize(&self, file: &File, gate: &mut Gate, size: u64) -> Result<(), Errno> {
+        let Some(writer) = &mut gate.writer else { return Err(Errno::EIO) };
+        match writer.set_size(size).await {
+            Ok(()) => {
+                file.has(size, since_1970(SystemTime::now()));
+                Ok(())
+            }
+            Err(error) => Err(self.failed(file, gate, &error)),
+        }
+    }
+
+    /// Commits what programs have written into a file, if it is open.
+    pub(crate) async fn commit_open(&self, inode: Inode) -> Result<(), Errno> {
+        let Some(file) = self.files.find(inode) else { return Ok(()) };
+        let mut gate = file.gate.lock().await;
+        self.commit(&file, &mut gate).await
+    }
+
+    async fn commit(&self, file: &File, gate: &mut Gate) -> Result<(), Errno> {
+        let Some(writer) = &mut gate.writer else { return Ok(()) };
+        if writer.is_committed() {
+            return Ok(());
+        }
+        match writer.sync().await {
+            Ok(()) => {
+                file.has(writer.size(), 0);
+                Ok(())
+            }
+            Err(error) => Err(self.failed(file, gate, &error)),
+        }
+    }
+
+    /// `fsync`: as many benefactors have it as the mount's durability says, and every mount reads it.
+    pub(crate) async fn sync(&self, handle: u64) -> Result<(), Errno> {
+        let handle = self.handle(handle)?;
+        let mut gate = handle.file.gate.lock().await;
+        if handle.writes && handle.generation != gate.generation {
+            return Err(gate.why());
+        }
+        self.commit(&handle.file, &mut gate).await
+    }
+
+    /// `close`: committed, and on its way to the target once nobody else writes the file.
+    ///
+    /// A shell opens a file, gives it to a command under another number, and closes its own. Nothing has been written then, and the
+    /// target need not see the empty file: that waits until the kernel releases the handle, or until the target has to see something else.
+    pub(crate) async fn flush(&self, handle: u64, owner: files::Owner) -> Result<(), Errno> {
+        let handle = self.handle(handle)?;
+        if !handle.writes {
+            return Ok(());
+        }
+        let file = &handle.file;
+        let mut gate = file.gate.lock().await;
+        if handle.generation != gate.generation {
+            return Err(gate.why());
+        }
+        if handle.is_of_others(owner) {
+            return Ok(());
+        }
+        self.commit(file, &mut gate).await?;
+        if handle.closed_by(owner) {
+            gate.active -= 1;
+        }
+        if gate.active > 0 || gate.writer.is_none() {
+            return Ok(());
+        }
+        if gate.is_empty {
+            self.closed().insert(file.inode);
+            return Ok(());
+        }
+        self.close_if_idle(file, &mut gate).await
+    }
+
+    /// Has the target see a file that nobody writes any more, unless it has no name.
+    async fn close_if_idle(&self, file: &File, gate: &mut Gate) -> Result<(), Errno> {
+        if gate.is_kept || gate.writer.is_none() {
+            return Ok(());
+        }
+        self.settle(Some(file.inode)).await;
+        let Some(writer) = gate.writer.take() else { return Ok(()) };
+        match writer.close().await {
+            Ok(()) => {
+                file.is_as_committed();
+                Ok(())
+            }
+            Err(error) => Err(self.failed(file, gate, &error)),
+        }
+    }
+
+    /// The target sees files that were closed before anything that comes now.
+    pub(crate) async fn settle(&self, but: Option<Inode>) {
+        let closed: Vec<Inode> = {
+            let mut closed = self.closed();
+            let all = std::mem::take(&mut *closed);
+            closed.extend(all.iter().filter(|inode| Some(**inode) == but));
+            all.into_iter().filter(|inode| Some(*inode) != but).collect()
+        };
+        for inode in closed {
+            let Some(file) = self.files.find(inode) else { continue };
+            let mut gate = match but {
+                None => file.gate.lock().await,
+                // Whoever holds a gate waits for no other: two would wait for each other.
+                Some(_) => match file.gate.try_lock() {
+                    Ok(gate) => gate,
+                    Err(_) => {
+                        self.closed().insert(inode);
+                        continue;
+                    }
+                },
+            };
+            if gate.active == 0 && gate.writer.is_some() && !gate.is_kept {
+                self.close_writer(&file, &mut gate).await;
+            }
+        }
+    }
+
+    /// Closes what nobody waits for.
+    pub(crate) async fn close_writer(&self, file: &File, gate: &mut Gate) {
+        let Some(writer) = gate.writer.take() else { return };
+        if let Err(error) = writer.close().await {
+            let _ = self.failed(file, gate, &error);
+        } else {
+            file.is_as_committed();
+        }
+    }
+
+    /// The kernel releases a handle.
+    pub(crate) async fn release(&self, number: u64) {
+        let Some(handle) = self.files.close(number) else { return };
+        let file = &handle.file;
+        let mut gate = file.gate.lock().await;
+        if handle.generation == gate.generation && handle.is_over() {
+            gate.active -= 1;
+        }
+        let is_last = self.files.is_only_use(file.inode);
+        if gate.active == 0 && gate.writer.is_some() && (is_last || !gate.is_kept) {
+            self.close_writer(file, &mut gate).await;
+        } else if is_last
+            && gate.is_kept
+            && let Ok(client) = self.client().await
+            && let Err(error) = client.keep_no_more(file.inode, &file.what).await
+        {
+            tracing::warn!("{error}");
+        }
+        self.closed().remove(&file.inode);
+        self.files.end_use(file.inode);
+    }
+
+    /// What was not committed is lost, and every handle that was open for writing stays failed.
+    fn failed(&self, file: &File, gate: &mut Gate, error: &client::Error) -> Errno {
+        tracing::error!("{}: {error}", file.what);
+        gate.generation += 1;
+        gate.why = Some(errno(error));
+        gate.active = 0;
+        gate.reader = None;
+        file.is_as_committed();
+        if let Some(writer) = gate.writer.take() {
+            tokio::spawn(async move {
+                if let Err(error) = writer.abandon().await {
+                    tracing::warn!("{error}");
+                }
+            });
+        }
+        errno(error)
+    }
+}
+
+fn told(error: &client::Error) -> Errno {
+    tracing::error!("{error}");
+    errno(error)
+}
+
+/// The chunk with a byte, from what was read last or from the pool; where it begins.
+async fn chunk(file: &File, reader: &mut Reader, at: u64) -> Result<Option<(u64, bytes::Bytes)>, client::Error> {
+    let begins = at - at % surgetank_pool::chunks::CHUNK;
+    let slot = usize::try_from(begins / surgetank_pool::chunks::CHUNK).unwrap_or_default() % file.chunks.len();
+    let mut kept = file.chunks[slot].lock().await;
+    if let Some((version, of, bytes)) = &*kept
+        && (*version, *of) == (reader.version(), begins)
+    {
+        return Ok(Some((begins, bytes.clone())));
+    }
+    let Some((begins, bytes)) = reader.read_chunk(at).await? else { return Ok(None) };
+    *kept = Some((reader.version(), begins, bytes.clone()));
+    Ok(Some((begins, bytes)))
+}

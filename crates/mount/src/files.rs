@@ -1,0 +1,221 @@
+//! Files that programs have open, and their handles.
+//!
+//! All programs of a mount that write one file share its writer, so that they see what the others wrote, and commit together. Whoever
+//! only reads shares a reader and the chunks that it read last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use fuser::Errno;
+use surgetank_pool::client::{Reader, Writer};
+use surgetank_pool_core::id::{Inode, Version};
+use tokio::time::Instant;
+
+use crate::attributes::Uncommitted;
+
+/// Chunks of a file that are kept for the next read: the kernel reads ahead by less than a chunk.
+const CHUNKS: usize = 4;
+
+/// A chunk that was read: of which commit, where it begins, its bytes.
+pub(crate) type Chunk = (Version, u64, Bytes);
+
+/// A file that somebody has open.
+pub(crate) struct File {
+    pub(crate) inode: Inode,
+    /// How it is named in the log.
+    pub(crate) what: String,
+    pub(crate) gate: tokio::sync::Mutex<Gate>,
+    /// Each is held while its chunk is read, so that several readers of one chunk fetch it once.
+    pub(crate) chunks: [tokio::sync::Mutex<Option<Chunk>>; CHUNKS],
+    /// A writer is open, and its size counts.
+    written: AtomicBool,
+    size: AtomicU64,
+    modified: AtomicU64,
+}
+
+/// What one thread at a time works with.
+#[derive(Default)]
+pub(crate) struct Gate {
+    pub(crate) writer: Option<Writer>,
+    /// The writer began with an empty file, and nothing was written into it yet.
+    pub(crate) is_empty: bool,
+    /// Handles that have written something since they were closed last. Who closes the last of them has the target see the file.
+    pub(crate) active: usize,
+    /// Handles of earlier generations have failed.
+    pub(crate) generation: u64,
+    /// Why the last of them has.
+    pub(crate) why: Option<Errno>,
+    /// The pool keeps the file open for this session, though it has no name.
+    pub(crate) is_kept: bool,
+    /// Reads what was committed when it was opened, and when that was.
+    pub(crate) reader: Option<(Reader, Instant)>,
+}
+
+impl Gate {
+    /// What every call of a handle that has failed answers. The kernel cuts a large write into several, and shows a program none of the
+    /// failures behind one that went well: it learns of no room by the next.
+    pub(crate) fn why(&self) -> Errno {
+        self.why.unwrap_or(Errno::EIO)
+    }
+}
+
+impl File {
+    fn new(inode: Inode, what: String) -> Self {
+        Self {
+            inode,
+            what,
+            gate: tokio::sync::Mutex::default(),
+            chunks: Default::default(),
+            written: AtomicBool::new(false),
+            size: AtomicU64::new(0),
+            modified: AtomicU64::new(0),
+        }
+    }
+
+    /// What programs see of its size and time while it is written.
+    pub(crate) fn uncommitted(&self) -> Option<Uncommitted> {
+        let seen =
+            || Uncommitted { size: self.size.load(Ordering::Acquire), modified: self.modified.load(Ordering::Acquire) };
+        self.written.load(Ordering::Acquire).then(seen)
+    }
+
+    /// It has so many bytes now, as it is written. `modified`: when, in nanoseconds since 1970; zero: all of it is committed.
+    pub(crate) fn has(&self, size: u64, modified: u64) {
+        self.size.store(size, Ordering::Release);
+        self.modified.store(modified, Ordering::Release);
+        self.written.store(true, Ordering::Release);
+    }
+
+    /// What the pool says counts.
+    pub(crate) fn is_as_committed(&self) {
+        self.written.store(false, Ordering::Release);
+    }
+
+    /// Whether something is not committed.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.written.load(Ordering::Acquire) && self.modified.load(Ordering::Acquire) != 0
+    }
+}
+
+/// An open file description of a program.
+pub(crate) struct Handle {
+    pub(crate) file: Arc<File>,
+    pub(crate) writes: bool,
+    /// The file's generation when it was opened.
+    pub(crate) generation: u64,
+    /// Which processes have written through it and not closed it since; only with the file's gate.
+    owners: Mutex<BTreeSet<Owner>>,
+}
+
+/// A process, as the kernel names its table of descriptors; `None`: it does not say.
+pub(crate) type Owner = Option<u64>;
+
+impl Handle {
+    fn owners(&self) -> MutexGuard<'_, BTreeSet<Owner>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A process writes; whether it is the first.
+    pub(crate) fn written_by(&self, owner: Owner) -> bool {
+        let mut owners = self.owners();
+        let is_first = owners.is_empty();
+        owners.insert(owner);
+        is_first
+    }
+
+    /// Whether others write through it and this process does not. A program that another one starts closes what it has inherited.
+    pub(crate) fn is_of_others(&self, owner: Owner) -> bool {
+        let owners = self.owners();
+        !owners.is_empty() && !owners.contains(&owner) && !owners.contains(&None)
+    }
+
+    /// A process closes it; whether it was the last that had written.
+    pub(crate) fn closed_by(&self, owner: Owner) -> bool {
+        let mut owners = self.owners();
+        let was_written = !owners.is_empty();
+        owners.remove(&owner);
+        owners.remove(&None);
+        was_written && owners.is_empty()
+    }
+
+    /// Nobody has it any more; whether somebody had written and not closed it.
+    pub(crate) fn is_over(&self) -> bool {
+        let owners = std::mem::take(&mut *self.owners());
+        !owners.is_empty()
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    files: BTreeMap<Inode, (Arc<File>, usize)>,
+    handles: BTreeMap<u64, Arc<Handle>>,
+    next: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Files(Mutex<Table>);
+
+impl Files {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file, which stays in the table until its uses have ended as often.
+    pub(crate) fn take(&self, inode: Inode, what: impl FnOnce() -> String) -> Arc<File> {
+        let mut table = self.table();
+        let (file, uses) = table.files.entry(inode).or_insert_with(|| (Arc::new(File::new(inode, what())), 0));
+        *uses += 1;
+        Arc::clone(file)
+    }
+
+    /// Whether nobody has the file any more; with its gate held, so that nobody who comes meanwhile finds it half closed.
+    pub(crate) fn end_use(&self, inode: Inode) -> bool {
+        let mut table = self.table();
+        let Some((_, uses)) = table.files.get_mut(&inode) else { return true };
+        *uses -= 1;
+        let is_over = *uses == 0;
+        if is_over {
+            table.files.remove(&inode);
+        }
+        is_over
+    }
+
+    /// Whether this use of a file is the only one.
+    pub(crate) fn is_only_use(&self, inode: Inode) -> bool {
+        self.table().files.get(&inode).is_none_or(|(_, uses)| *uses <= 1)
+    }
+
+    /// The file, if somebody has it open.
+    pub(crate) fn find(&self, inode: Inode) -> Option<Arc<File>> {
+        self.table().files.get(&inode).map(|(file, _)| Arc::clone(file))
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<File>> {
+        self.table().files.values().map(|(file, _)| Arc::clone(file)).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table().files.is_empty()
+    }
+
+    /// A handle of a file that was taken.
+    pub(crate) fn open(&self, file: Arc<File>, writes: bool, generation: u64) -> u64 {
+        let mut table = self.table();
+        table.next += 1;
+        let number = table.next;
+        table.handles.insert(number, Arc::new(Handle { file, writes, generation, owners: Mutex::default() }));
+        number
+    }
+
+    pub(crate) fn handle(&self, number: u64) -> Option<Arc<Handle>> {
+        self.table().handles.get(&number).cloned()
+    }
+
+    pub(crate) fn close(&self, number: u64) -> Option<Arc<Handle>> {
+        self.table().handles.remove(&number)
+    }
+}

@@ -1,0 +1,502 @@
+//! The calls of the kernel: each is answered by a task, so that one that waits holds up no other.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
+};
+use surgetank_pool::client::Stat;
+use surgetank_pool_core::meta::Name;
+use surgetank_pool_core::meta::value::Attributes;
+use tokio::runtime::Handle as Runtime;
+
+use crate::attributes::{STATE, kind, nanoseconds, number};
+use crate::content::Opened;
+use crate::tree::{Change, Tree};
+
+/// How long the kernel believes names and attributes.
+const LIVE: Duration = Duration::from_secs(1);
+/// Requests that the kernel may have in flight without somebody who waits for them.
+const BACKGROUND_MAX: u16 = 64;
+/// What the kernel may read ahead.
+const READ_AHEAD: u32 = 1 << 20;
+
+type Listing = Arc<Vec<(Name, Stat)>>;
+
+/// Directories that are open: what was in each when it was last read from its beginning.
+#[derive(Default)]
+struct Directories {
+    next: u64,
+    open: BTreeMap<u64, Listing>,
+}
+
+pub(crate) struct PoolFilesystem {
+    runtime: Runtime,
+    tree: Arc<Tree>,
+    directories: Arc<Mutex<Directories>>,
+}
+
+impl PoolFilesystem {
+    pub(crate) fn new(runtime: Runtime, tree: Arc<Tree>) -> Self {
+        Self { runtime, tree, directories: Arc::default() }
+    }
+
+    fn answer<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Tree>) -> F) {
+        self.runtime.spawn(work(Arc::clone(&self.tree)));
+    }
+}
+
+fn directories(of: &Mutex<Directories>) -> MutexGuard<'_, Directories> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn entry(reply: ReplyEntry, result: Result<FileAttr, Errno>) {
+    match result {
+        Ok(attributes) => reply.entry(&LIVE, &attributes, Generation(0)),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn empty(reply: ReplyEmpty, result: Result<(), Errno>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn flags(opened: &Opened) -> FopenFlags {
+    match (opened.direct, opened.keeps) {
+        (true, _) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
+        (false, true) => FopenFlags::FOPEN_KEEP_CACHE,
+        (false, false) => FopenFlags::empty(),
+    }
+}
+
+/// An entry of a directory: its cookie, number, kind, name, attributes.
+type Listed = (u64, INodeNo, FileType, Vec<u8>, Option<FileAttr>);
+
+/// What is in a directory, with the cookies of its entries, from one of them on.
+fn listed(tree: &Tree, directory: INodeNo, listing: &[(Name, Stat)], from: u64) -> Vec<Listed> {
+    let root = tree.inode(INodeNo::ROOT);
+    let dots = [b".".to_vec(), b"..".to_vec()].map(|name| (directory, FileType::Directory, name, None));
+    let entries = listing
+        .iter()
+        .map(|(name, stat)| (number(root, stat.inode), kind(stat), name.bytes().to_vec(), Some(tree.attributes(stat))));
+    let all = (1..).zip(dots.into_iter().chain(entries));
+    let from = all.skip(usize::try_from(from).unwrap_or(usize::MAX));
+    from.map(|(cookie, (number, kind, name, attributes))| (cookie, number, kind, name, attributes)).collect()
+}
+
+/// What the directory's handle is to show: fetched when it is read from its beginning.
+async fn listing(
+    tree: &Tree,
+    open: &Mutex<Directories>,
+    directory: INodeNo,
+    handle: FileHandle,
+    offset: u64,
+) -> Result<Listing, Errno> {
+    let known = directories(open).open.get(&handle.0).cloned();
+    if let Some(known) = known.filter(|_| offset > 0) {
+        return Ok(known);
+    }
+    let fetched: Listing = Arc::new(tree.entries(directory).await?);
+    directories(open).open.insert(handle.0, Arc::clone(&fetched));
+    Ok(fetched)
+}
+
+impl Filesystem for PoolFilesystem {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        let _ = config.set_max_readahead(READ_AHEAD);
+        for (capability, what) in [
+            (InitFlags::FUSE_ATOMIC_O_TRUNC, "opens that truncate"),
+            (InitFlags::FUSE_ASYNC_DIO, "asynchronous direct I/O"),
+            (InitFlags::FUSE_AUTO_INVAL_DATA, "pages that are dropped when others change a file"),
+            (InitFlags::FUSE_PARALLEL_DIROPS, "parallel lookups"),
+            (InitFlags::FUSE_DO_READDIRPLUS, "directories that are read with attributes"),
+            (InitFlags::FUSE_READDIRPLUS_AUTO, "directories that are read without them"),
+            (InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, "shared mappings"),
+        ] {
+            if config.add_capabilities(capability).is_err() {
+                tracing::warn!("this kernel's FUSE has no {what}");
+            }
+        }
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.runtime.block_on(self.tree.end());
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.to_owned();
+        self.answer(async move |tree| entry(reply, tree.lookup(parent, &name).await));
+    }
+
+    fn forget(&self, _request: &Request, inode: INodeNo, _lookups: u64) {
+        self.tree.cached().remove(&self.tree.inode(inode));
+    }
+
+    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.answer(async move |tree| match tree.get(inode).await {
+            Ok(attributes) => reply.attr(&LIVE, &attributes),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _checked: Option<SystemTime>,
+        _saved: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let attributes = Attributes {
+            mode: mode.map(|mode| mode & 0o7777),
+            user,
+            group,
+            accessed: accessed.map(nanoseconds),
+            modified: modified.map(nanoseconds),
+        };
+        let change = Change { size, attributes, handle: handle.map(|handle| handle.0) };
+        self.answer(async move |tree| match tree.set(inode, change).await {
+            Ok(attributes) => reply.attr(&LIVE, &attributes),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
+        self.answer(async move |tree| match tree.stat(inode).await.map(|stat| stat.link) {
+            Ok(Some(to)) => reply.data(&to),
+            Ok(None) => reply.error(Errno::EINVAL),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _device: u32,
+        reply: ReplyEntry,
+    ) {
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
+        self.answer(async move |tree| {
+            let made = tree.create((parent, &name), owner, (true, false)).await;
+            let closed = match &made {
+                Ok((_, opened)) => tree.sync(opened.handle).await,
+                Err(_) => Ok(()),
+            };
+            if let Ok((_, opened)) = &made {
+                tree.release(opened.handle).await;
+            }
+            entry(reply, closed.and(made.map(|(attributes, _)| attributes)));
+        });
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
+        self.answer(async move |tree| entry(reply, tree.make_directory(parent, &name, owner).await));
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        self.answer(async move |tree| empty(reply, tree.unlink(parent, &name).await));
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        self.answer(async move |tree| empty(reply, tree.remove_directory(parent, &name).await));
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, to: &Path, reply: ReplyEntry) {
+        let (name, to) = (name.to_owned(), to.as_os_str().as_bytes().to_vec());
+        let owner = (0o777, request.uid(), request.gid());
+        self.answer(async move |tree| entry(reply, tree.make_link(parent, &name, to, owner).await));
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        to_parent: INodeNo,
+        to_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if flags.intersects(RenameFlags::RENAME_EXCHANGE | RenameFlags::RENAME_WHITEOUT) {
+            return reply.error(Errno::EINVAL);
+        }
+        let (name, to_name) = (name.to_owned(), to_name.to_owned());
+        let replace = !flags.contains(RenameFlags::RENAME_NOREPLACE);
+        self.answer(async move |tree| {
+            empty(reply, tree.rename((parent, &name), (to_parent, &to_name), replace).await);
+        });
+    }
+
+    fn link(&self, _request: &Request, _inode: INodeNo, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
+        reply.error(Errno::EOPNOTSUPP);
+    }
+
+    fn open(&self, _request: &Request, inode: INodeNo, with: OpenFlags, reply: ReplyOpen) {
+        let writes = with.acc_mode() != OpenAccMode::O_RDONLY;
+        let truncate = with.0 & libc::O_TRUNC != 0;
+        self.answer(async move |tree| match tree.open(inode, writes, truncate).await {
+            Ok(opened) => reply.opened(FileHandle(opened.handle), flags(&opened)),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        with: i32,
+        reply: ReplyCreate,
+    ) {
+        let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
+        let how = (with & libc::O_EXCL != 0, with & libc::O_TRUNC != 0);
+        self.answer(async move |tree| match tree.create((parent, &name), owner, how).await {
+            Ok((attributes, opened)) => {
+                reply.created(&LIVE, &attributes, Generation(0), FileHandle(opened.handle), flags(&opened));
+            }
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.answer(async move |tree| match tree.read(handle.0, offset, size as usize).await {
+            Ok(bytes) => reply.data(&bytes),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let (bytes, by) = (data.to_vec(), (handle.0, owner.map(|owner| owner.0)));
+        self.answer(async move |tree| match tree.write(by, offset, &bytes).await {
+            Ok(()) => reply.written(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn flush(&self, _request: &Request, _inode: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        self.answer(async move |tree| empty(reply, tree.flush(handle.0, Some(owner.0)).await));
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(async move |tree| {
+            tree.release(handle.0).await;
+            reply.ok();
+        });
+    }
+
+    fn fsync(&self, _request: &Request, _inode: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
+        self.answer(async move |tree| empty(reply, tree.sync(handle.0).await));
+    }
+
+    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let mut open = directories(&self.directories);
+        open.next += 1;
+        let handle = FileHandle(open.next);
+        drop(open);
+        reply.opened(handle, FopenFlags::empty());
+    }
+
+    fn readdir(&self, _r: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let open = Arc::clone(&self.directories);
+        self.answer(async move |tree| match listing(&tree, &open, inode, handle, offset).await {
+            Ok(entries) => {
+                for (cookie, number, kind, name, _) in listed(&tree, inode, &entries, offset) {
+                    if reply.add(number, cookie, kind, OsStr::from_bytes(&name)) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let open = Arc::clone(&self.directories);
+        self.answer(async move |tree| {
+            let own = match tree.get(inode).await {
+                Ok(own) => own,
+                Err(errno) => return reply.error(errno),
+            };
+            match listing(&tree, &open, inode, handle, offset).await {
+                Ok(entries) => {
+                    for (cookie, number, _, name, attributes) in listed(&tree, inode, &entries, offset) {
+                        let attributes = attributes.unwrap_or(own);
+                        let name = OsStr::from_bytes(&name);
+                        if reply.add(number, cookie, name, &LIVE, &attributes, Generation(0)) {
+                            break;
+                        }
+                    }
+                    reply.ok();
+                }
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        directories(&self.directories).open.remove(&handle.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _r: &Request, _inode: INodeNo, _handle: FileHandle, _data: bool, reply: ReplyEmpty) {
+        // Every change of a name was committed before it was answered.
+        reply.ok();
+    }
+
+    /// The room is that of the target: what the pool takes in goes there.
+    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+        let target = self.tree.sessions.present().target().to_owned();
+        self.runtime.spawn_blocking(move || match rustix::fs::statvfs(&target) {
+            Ok(found) => reply.statfs(
+                found.f_blocks,
+                found.f_bfree,
+                found.f_bavail,
+                found.f_files,
+                found.f_ffree,
+                u32::try_from(found.f_bsize).unwrap_or(4096),
+                255,
+                u32::try_from(found.f_frsize).unwrap_or(4096),
+            ),
+            Err(error) => reply.error(Errno::from_i32(error.raw_os_error())),
+        });
+    }
+
+    fn getxattr(&self, _request: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        // The kernel asks for capabilities at every write.
+        if name != OsStr::new(STATE) {
+            return reply.error(Errno::NO_XATTR);
+        }
+        self.answer(async move |tree| match tree.state(inode).await {
+            Ok(Some(state)) => value(reply, size, state.as_bytes()),
+            Ok(None) => reply.error(Errno::NO_XATTR),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn listxattr(&self, _request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        self.answer(async move |tree| match tree.state(inode).await {
+            Ok(Some(_)) => value(reply, size, format!("{STATE}\0").as_bytes()),
+            Ok(None) => value(reply, size, b""),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _name: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::EOPNOTSUPP);
+    }
+
+    fn removexattr(&self, _request: &Request, _inode: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EOPNOTSUPP);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::EOPNOTSUPP);
+    }
+}
+
+fn value(reply: ReplyXattr, size: u32, value: &[u8]) {
+    match (size, u32::try_from(value.len()).unwrap_or(u32::MAX)) {
+        (0, length) => reply.size(length),
+        (size, length) if length > size => reply.error(Errno::ERANGE),
+        _ => reply.data(value),
+    }
+}
