@@ -72,10 +72,7 @@ impl Work {
                 self.open.remove(&name);
                 self.both(&format!("write {name} anew"), |at| fs::write(at.join(&name), &content));
             }
-            18 => self.both("lengths", |at| {
-                let length = fs::metadata(at.join(&name)).map(|found| found.len());
-                length
-            }),
+            18 => self.both("lengths", |at| fs::metadata(at.join(&name)).map(|found| found.len())),
             _ => {
                 self.open.clear();
                 self.both("a directory moves", |at| fs::rename(at.join("a"), at.join("c")));
@@ -289,7 +286,7 @@ fn a_file_that_loses_its_name_stays_for_those_who_have_it_open() {
     let content = bytes(1, MIB + 5);
     fs::write(mounted.at("read"), &content).unwrap();
     let reader = File::open(mounted.at("read")).unwrap();
-    let writer = File::options().read(true).write(true).create(true).open(mounted.at("written")).unwrap();
+    let writer = File::options().read(true).write(true).create_new(true).open(mounted.at("written")).unwrap();
     fs::remove_file(mounted.at("read")).unwrap();
     fs::remove_file(mounted.at("written")).unwrap();
     writer.write_all_at(&content, 0).unwrap();

@@ -81,8 +81,8 @@ fn a_manager_that_answers_from_memory_is_found() {
 #[test]
 fn runs_that_once_failed_pass() {
     // A source without the chunk, a late answer to a commit, late seals, a warden that asked nobody, copies within a layout, what a session
-    // sealed as the version that repair brings, copies that count though nobody finds them.
-    for seed in [56, 41, 1260, 1281, 660, 3559, 101_342, 102_955, 105_268, 109_011, 2_001_419] {
+    // sealed as the version that repair brings, copies that count though nobody finds them, a refused commit whose copy is late.
+    for seed in [56, 41, 1260, 1281, 660, 3559, 101_342, 102_955, 105_268, 109_011, 2_001_419, 2_004_539] {
         if let Err(what) = report(seed) {
             panic!("run {seed}: {what}");
         }

@@ -112,6 +112,7 @@ impl Local {
                 id: BenefactorId(number),
                 domain: Domain(number),
                 memory: config.memory.get(),
+                ssd: None,
                 managers: vec![address.clone()],
             };
             let told = tell.clone();

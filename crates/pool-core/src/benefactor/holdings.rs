@@ -135,6 +135,15 @@ pub enum Effect {
 #[error("{} chunks of the table are not here", .0.len())]
 pub struct Missing(pub Vec<u32>);
 
+/// Why a benefactor does not take a place over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotAdopted {
+    /// These chunks are not here, or not as the table has them.
+    Missing(Missing),
+    /// A table of the same version is here of which it is not known whether it counts.
+    InTheWay,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Holdings {

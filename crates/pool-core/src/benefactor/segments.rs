@@ -187,7 +187,7 @@ mod tests {
         // Three blocks of records in each of four segments.
         let mut segments = Segments::new(5 * BLOCK, [(0, 0); 4]);
         assert_eq!((segments.room(), segments.of()), (9 * BLOCK, 9 * BLOCK));
-        let mut append = |segments: &mut Segments, kind| segments.append(BLOCK, kind).map(|append| append.at);
+        let append = |segments: &mut Segments, kind| segments.append(BLOCK, kind).map(|append| append.at);
         let chunks: Vec<At> = std::iter::from_fn(|| append(&mut segments, Kind::Chunk)).collect();
         assert_eq!(chunks.len(), 9, "one segment is left to tables");
         assert_eq!(segments.room(), 0);

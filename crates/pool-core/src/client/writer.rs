@@ -206,6 +206,9 @@ struct Round {
     sent_at: Instant,
     /// A commit was sent and its answer did not come.
     unknown: bool,
+    /// What places have sealed for commits of this round on the version that it is on. A copy of one that was refused may be late, and take
+    /// place once a life that had lost its lease is on record again: what it names must still be there then.
+    named: BTreeMap<(Place, u32), Table>,
 }
 
 /// See the module.
@@ -498,7 +501,6 @@ impl Writer {
             }
             Some(Err(Refusal::Version(version))) => self.rebase(version),
             Some(Err(Refusal::Benefactors(places))) => {
-                // A copy that is still on its way compares the same lives, and never takes place either.
                 (round.stage, round.unknown) = (Stage::Filling, false);
                 places.into_iter().for_each(|place| self.life_over(now, place));
             }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use surgetank_model::random::Random;
 use surgetank_pool_core::benefactor::buffers::{Buffers, Piece};
 use surgetank_pool_core::benefactor::holdings::{
-    Admission, Effect, Entry, GroupOf, Holdings, Instance, Location, Put, SealOrder, Table,
+    Admission, Effect, Entry, GroupOf, Holdings, Instance, Location, NotAdopted, Put, SealOrder, Table,
 };
 use surgetank_pool_core::id::{Incarnation, Inode, SessionId, Version};
 
@@ -254,8 +254,14 @@ impl World {
                 _ => return Ok(()),
             }
         }
-        if let Err(missing) = self.holdings.adopt((of, version, by), &part, named) {
-            return Err(format!("{missing:?} of what was brought are missing"));
+        let mut adopted = self.holdings.adopt((of, version, by), &part, named);
+        if adopted == Err(NotAdopted::InTheWay) && !named {
+            // What a session has sealed in vain: once the store has been compared, it makes way.
+            self.holdings.forget_table(of, version, by);
+            adopted = self.holdings.adopt((of, version, by), &part, named);
+        }
+        if let Err(why) = adopted {
+            return Err(format!("what was brought is not adopted: {why:?}"));
         }
         if let Some(committed) = self.store.groups.get_mut(&of).and_then(|group| group.get_mut(&(version, by))) {
             committed.here = true;

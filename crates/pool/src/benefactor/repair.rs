@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use surgetank_pool_core::benefactor::holdings::{self, Admission};
+use surgetank_pool_core::benefactor::holdings::{self, Admission, NotAdopted};
 use surgetank_pool_core::repair::Word;
 
 use super::Benefactor;
@@ -86,7 +86,8 @@ impl Benefactor {
             match holdings.adopt(adopt.of, &adopt.part, adopt.named) {
                 // A record of a former table may be there still, though it was over.
                 Ok(()) => self.tier.as_ref().map(|tier| (tier.sealed(adopt.of).0, true)),
-                Err(missing) => return Reply::Missing(missing.0),
+                Err(NotAdopted::Missing(missing)) => return Reply::Missing(missing.0),
+                Err(NotAdopted::InTheWay) => return Reply::Stale,
             }
         };
         self.logged(logged, &chunks, adopt.durable).await

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Admission, Effect, Entry, GroupOf, Held, Holdings, Instance, Missing, Put, SealOrder, Table};
+use super::{Admission, Effect, Entry, GroupOf, Held, Holdings, Instance, Missing, NotAdopted, Put, SealOrder, Table};
 use crate::benefactor::buffers::Buffers;
 use crate::id::{Incarnation, Inode, SessionId, Version};
 use crate::planted::{Bug, planted};
@@ -71,35 +71,38 @@ impl Holdings {
         self.reserve(put, (false, true))
     }
 
-    /// A place of a version of a group moves here: these are the chunks that it has. `named`: the version's layout names this benefactor
-    /// in this life already, so that its table is of what was committed, and these are added to it. Otherwise they take the place of what
-    /// the session has sealed here as that version, and no later seal changes them: that was for a commit which named other
-    /// benefactors and never took place, while another one as the same version did.
+    /// A place of a version of a group moves here: these are the chunks that it has. They are added to the table of that version if what
+    /// that has was committed: `named`, the version's layout names this benefactor in this life already, or repair brought it. Any
+    /// other table is in the way until its warden knows whether it counts: a session may have sealed it for a commit that named other
+    /// benefactors and never took place, or a former life may have left it and a layout that is newer than what its warden knows may
+    /// name it. No later seal changes what was adopted.
     ///
     /// # Errors
-    /// [`Missing`]: these chunks are not here, or not as the table has them; nothing changes.
+    /// [`NotAdopted`]; nothing changes.
     pub fn adopt(
         &mut self,
         (of, version, by): (GroupOf, Version, SessionId),
         part: &Table,
         named: bool,
-    ) -> Result<(), Missing> {
+    ) -> Result<(), NotAdopted> {
         let missing: Vec<u32> =
             part.iter().filter(|(_, entry)| !self.is_here(of.inode, entry)).map(|(index, _)| *index).collect();
         if !missing.is_empty() {
-            return Err(Missing(missing));
+            return Err(NotAdopted::Missing(Missing(missing)));
         }
         let key = (of, version, by);
-        // Whatever repair brought before, by whichever watcher, is of what was committed as well.
-        let is_brought = self.orders.insert(key, SealOrder::ADOPTED) == Some(SealOrder::ADOPTED);
         let mut table = part.clone();
-        if let Some(former) = self.tables.get(&key)
-            && (named || is_brought || planted(Bug::AdoptedBesideSealed))
-        {
+        if let Some(former) = self.tables.get(&key) {
+            // Whatever repair brought before, by whichever watcher, is of what was committed as well.
+            let counts = named || self.orders.get(&key) == Some(&SealOrder::ADOPTED);
+            if !counts && !planted(Bug::AdoptedBesideSealed) {
+                return Err(NotAdopted::InTheWay);
+            }
             for (index, entry) in former {
                 table.entry(*index).or_insert(*entry);
             }
         }
+        self.orders.insert(key, SealOrder::ADOPTED);
         self.name(key, table);
         self.sweep(of);
         Ok(())

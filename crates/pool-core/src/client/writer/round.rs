@@ -80,6 +80,7 @@ impl Writer {
             seals: BTreeMap::new(),
             sent_at: now,
             unknown: false,
+            named: BTreeMap::new(),
         });
     }
 
@@ -100,6 +101,9 @@ impl Writer {
                 }
             }
         }
+        for (of, table) in &mut tables {
+            table.extend(round.named.get(of).into_iter().flatten().map(|(chunk, entry)| (*chunk, *entry)));
+        }
         tables
     }
 
@@ -115,7 +119,9 @@ impl Writer {
     }
 
     pub(super) fn send_commit(&mut self, now: Instant) {
+        let named = self.tables();
         let Some(round) = &mut self.round else { return };
+        round.named.extend(named);
         (round.stage, round.sent_at) = (Stage::Committing, now);
         self.commits += 1;
         let layout = |group: &u32, places: &[Vec<Place>]| {
@@ -175,6 +181,7 @@ impl Writer {
         self.on = version;
         if let Some(round) = &mut self.round {
             (round.stage, round.unknown) = (Stage::Filling, false);
+            round.named.clear();
         }
     }
 
