@@ -252,7 +252,7 @@ fn leased(members: &Members, leased: Vec<Lends>) {
     known.looked = true;
     known.membership.tick(now);
     while let Some(change) = known.membership.next_change() {
-        tracing::info!("{change:?}");
+        tell(&change);
         match change {
             membership::Change::Joined(id, incarnation) | membership::Change::Returned { id, incarnation, .. } => {
                 known.lives.insert(id, Some(incarnation));
@@ -263,6 +263,21 @@ fn leased(members: &Members, leased: Vec<Lends>) {
             }
             membership::Change::Left(_) | membership::Change::HoldBegan { .. } | membership::Change::HoldEnded => {}
         }
+    }
+}
+
+fn tell(change: &membership::Change) {
+    match change {
+        membership::Change::Joined(id, _) => tracing::info!("benefactor {id} lends from now on"),
+        membership::Change::Returned { id, .. } => tracing::info!("benefactor {id} lends again, in a new life"),
+        membership::Change::Died(id, _) => tracing::warn!("benefactor {id} is dead"),
+        membership::Change::Left(id) => tracing::info!("benefactor {id} has left"),
+        membership::Change::HoldBegan { missing, of } => {
+            tracing::warn!(
+                "{missing} of {of} benefactors have lost their leases at once: nobody is declared dead meanwhile"
+            );
+        }
+        membership::Change::HoldEnded => tracing::info!("benefactors have their leases again"),
     }
 }
 

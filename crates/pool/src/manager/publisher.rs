@@ -194,7 +194,7 @@ impl Work {
             let made = on_target(&self.target, move |target| target.change(&change, maybe_done)).await;
             let outcome = outcome(&made);
             if let Err(error) = made {
-                tracing::warn!("{:?} at the target: {error}", effect.change);
+                tracing::warn!("{}: {error}", self.target.place(&effect.change).display());
             }
             self.publisher.complete(effect.journal, outcome);
             if outcome == publishing::Outcome::Later {
@@ -227,12 +227,18 @@ async fn drain(manager: &Arc<Manager>, target: &Target, inode: Inode, version: V
         // The journal has an entry of it, so that it cannot be forgotten.
         _ => return Ok(Drain::Later),
     };
-    let groups = groups(read.prefixes.into_iter().flatten(), version);
-    let with_bytes = groups.iter().filter(|(_, _, group)| group.bytes > 0);
+    let known = groups(read.prefixes.into_iter().flatten(), version);
+    let with_bytes = known.iter().filter(|(_, _, group)| group.bytes > 0);
     let size = with_bytes.map(|(index, _, group)| span::of_group(*index).0 + group.bytes).max().unwrap_or(0);
     let given = (node.owner, node.times);
-    match write(manager, target, &node, (inode, version), &groups).await {
+    match write(manager, target, &node, (inode, version), &known).await {
         Ok(Drain::Done) => {}
+        Ok(Drain::Lost) => {
+            // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
+            let read = manager.store.read(&[], &[Prefix::Groups(inode)]).await?;
+            let is_moved = groups(read.prefixes.into_iter().flatten(), version) != known;
+            return Ok(if is_moved { Drain::Later } else { Drain::Lost });
+        }
         Ok(other) => return Ok(other),
         Err(error) => {
             tracing::warn!("file {inode}: {error}");

@@ -50,6 +50,17 @@ impl Target {
     }
 
     /// Where a path of the mount is.
+    /// Where a change takes place, for messages.
+    pub(super) fn place(&self, change: &Change) -> PathBuf {
+        match change {
+            Change::MakeDirectory(path) | Change::Remove(path) => self.at(path),
+            Change::Publish { path, .. } | Change::MakeLink { path, .. } | Change::Attributes { path, .. } => {
+                self.at(path)
+            }
+            Change::Rename { to, .. } => self.at(to),
+        }
+    }
+
     fn at(&self, path: &value::Path) -> PathBuf {
         let names = path.0.iter().map(|name| std::ffi::OsStr::from_bytes(name.bytes()));
         names.fold(self.directory.clone(), |at, name| at.join(name))
