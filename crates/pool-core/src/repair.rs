@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use surgetank_model::{Bandwidth, Bytes, Instant};
 
-use crate::benefactor::holdings::{GroupOf, Instance};
+use crate::benefactor::holdings::{GroupOf, Holdings, Instance};
 use crate::id::{BenefactorId, Incarnation, Inode, SessionId, Version};
 use crate::placement::{Layout, Place};
 use crate::planted::{Bug, planted};
@@ -380,19 +380,41 @@ pub trait InStore {
 /// What a benefactor is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// [`Holdings::forgotten`](crate::benefactor::holdings::Holdings::forgotten).
+    /// [`Holdings::forgotten`].
     Forgotten(Inode),
-    /// [`Holdings::in_store`](crate::benefactor::holdings::Holdings::in_store).
+    /// [`Holdings::in_store`].
     InStore(GroupOf, BTreeSet<(Version, SessionId)>),
-    /// [`Holdings::forget_table`](crate::benefactor::holdings::Holdings::forget_table).
+    /// [`Holdings::forget_table`].
     ForgetTable(Of),
-    /// [`Holdings::evicted`](crate::benefactor::holdings::Holdings::evicted).
+    /// [`Holdings::evicted`].
     Evicted(Inode, Version),
-    /// [`Holdings::abandon_copy`](crate::benefactor::holdings::Holdings::abandon_copy).
+    /// [`Holdings::abandon_copy`].
     AbandonCopy(Instance),
-    /// [`Holdings::session_ended`](crate::benefactor::holdings::Holdings::session_ended), of whose tables these never were
+    /// [`Holdings::session_ended`], of whose tables these never were
     /// committed. Others may have been sealed, and committed, since the inventory was taken.
     SessionEnded(SessionId, BTreeSet<(GroupOf, Version)>),
+}
+
+impl Word {
+    /// Whether it is true for ever. Others are for as long as nothing is brought to the benefactor.
+    #[must_use]
+    pub const fn lasts(&self) -> bool {
+        !matches!(self, Self::ForgetTable(_) | Self::AbandonCopy(_))
+    }
+
+    /// A benefactor hears it.
+    pub fn tell(self, holdings: &mut Holdings) {
+        match self {
+            Self::Forgotten(inode) => holdings.forgotten(inode),
+            Self::InStore(group, versions) => holdings.in_store(group, &versions),
+            Self::ForgetTable(of) => holdings.forget_table(of.group, of.version, of.by),
+            Self::Evicted(inode, version) => holdings.evicted(inode, version),
+            Self::AbandonCopy(instance) => holdings.abandon_copy(instance),
+            Self::SessionEnded(session, never) => {
+                holdings.session_ended(session, |group, version| !never.contains(&(group, version)));
+            }
+        }
+    }
 }
 
 /// Compares an inventory with the store: newer versions win, and what nobody can ask for is forgotten.

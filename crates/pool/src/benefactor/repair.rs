@@ -4,7 +4,6 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use surgetank_pool_core::benefactor::holdings::{self, Admission, NotAdopted};
-use surgetank_pool_core::repair::Word;
 
 use super::Benefactor;
 use crate::chunks::{Adopt, Copy, Fence, Get, News, Reply, Request};
@@ -99,20 +98,7 @@ impl Benefactor {
         let is_latest = self.is_latest(fence, false);
         let mut holdings = self.holdings();
         news.withdrawn.into_iter().for_each(|instance| holdings.withdraw(instance));
-        for word in words {
-            match word {
-                // True for as long as nothing is brought here. Everything else is true for ever.
-                Word::ForgetTable(_) | Word::AbandonCopy(_) if !is_latest => {}
-                Word::Forgotten(inode) => holdings.forgotten(inode),
-                Word::InStore(group, versions) => holdings.in_store(group, &versions),
-                Word::ForgetTable(of) => holdings.forget_table(of.group, of.version, of.by),
-                Word::Evicted(inode, version) => holdings.evicted(inode, version),
-                Word::AbandonCopy(instance) => holdings.abandon_copy(instance),
-                Word::SessionEnded(session, never) => {
-                    holdings.session_ended(session, |group, version| !never.contains(&(group, version)));
-                }
-            }
-        }
+        words.into_iter().filter(|word| is_latest || word.lasts()).for_each(|word| word.tell(&mut holdings));
         self.look_at(&holdings);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use surgetank_model::{Bandwidth, Bytes, Instant};
-use surgetank_pool_core::benefactor::holdings::{Admission, GroupOf, Holdings, Put, Table};
+use surgetank_pool_core::benefactor::holdings::{Admission, GroupOf, Put, Table};
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, SessionId, Version};
 use surgetank_pool_core::membership::{self, Change, Membership};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply};
@@ -12,7 +12,7 @@ use surgetank_pool_core::meta::store::{MemoryStore, Write};
 use surgetank_pool_core::meta::value::{FileState, Group, Kind, Value};
 use surgetank_pool_core::meta::{Key, Prefix, Role};
 use surgetank_pool_core::placement::{Layout, Place, Stripe, substitute};
-use surgetank_pool_core::repair::{Config, InStore, Inventory, Job, Of, Repair, Word, reconcile};
+use surgetank_pool_core::repair::{Config, InStore, Inventory, Job, Of, Repair, reconcile};
 
 use super::{Asker, Event, World};
 use surgetank_pool_core::placement::Media;
@@ -419,7 +419,7 @@ impl World {
             }
             let Some(node) = self.nodes.get_mut(&place.id).filter(|node| node.place() == place) else { return };
             let Some(holdings) = node.holdings.as_mut() else { return };
-            tell(holdings, word);
+            word.tell(holdings);
             let kept: BTreeSet<_> = holdings.tables().map(|(key, _)| *key).collect();
             node.log.retain(|key, _| kept.contains(key));
         }
@@ -436,18 +436,5 @@ impl World {
         let groups: Vec<_> =
             groups.iter().map(|(index, (version, group))| (of(*index, *version, group), &group.layout)).collect();
         self.warden.repair.is_lost(&groups)
-    }
-}
-
-fn tell(holdings: &mut Holdings, word: Word) {
-    match word {
-        Word::Forgotten(inode) => holdings.forgotten(inode),
-        Word::InStore(group, versions) => holdings.in_store(group, &versions),
-        Word::ForgetTable(of) => holdings.forget_table(of.group, of.version, of.by),
-        Word::Evicted(inode, version) => holdings.evicted(inode, version),
-        Word::AbandonCopy(instance) => holdings.abandon_copy(instance),
-        Word::SessionEnded(session, never) => {
-            holdings.session_ended(session, |group, version| !never.contains(&(group, version)));
-        }
     }
 }
