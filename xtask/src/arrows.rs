@@ -35,7 +35,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("provider", Act, &["model"]),
     ("device", Act, &["model", "array", "readcache", "nbd"]),
     ("pool", Act, &["model", "pool-core"]),
-    ("mount", Act, &["model", "pool-core", "pool"]),
+    ("mount", Act, &["model", "pool-core", "pool", "device"]),
     ("daemon", Drive, &["model", "array", "cache", "readcache", "policy", "rental", "nbd", "provider", "device"]),
     ("whatif", Drive, &["model", "array", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),

@@ -7,12 +7,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use surgetank_device::mountinfo::{self, Mount};
+
 /// Symbolic links that a path may lead through (as in the kernel).
 const LINKS_MAX: usize = 40;
 
 /// The kernel's tables.
 pub struct Tables {
-    mounts: String,
+    mounts: Vec<Mount>,
     sysfs: PathBuf,
 }
 
@@ -21,7 +23,7 @@ impl Tables {
     #[must_use]
     pub fn read() -> Self {
         // Without mounts nothing is mounted on a device of ours.
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = mountinfo::read().unwrap_or_default();
         Self { mounts, sysfs: "/sys".into() }
     }
 
@@ -80,23 +82,13 @@ impl Tables {
 
     /// The number of the disk whose file system a path is in.
     fn mounted(&self, path: &Path) -> Option<String> {
-        // Fields: mount, parent, device, root, mount point, ..., "-", type, source (proc_pid_mountinfo(5)). The innermost
-        // mount counts; of mounts on the same place the last.
-        let inside = self.mounts.lines().filter_map(|line| {
-            let place = PathBuf::from(unescape(line.split(' ').nth(4)?));
-            path.starts_with(&place).then(|| (place.components().count(), line))
-        });
-        let line = inside.max_by_key(|(depth, _)| *depth)?.1;
-        let number = line.split(' ').nth(2)?;
-        if !number.starts_with("0:") {
-            return Some(number.to_owned());
+        let mount = mountinfo::innermost(&self.mounts, path)?;
+        if !mount.number.starts_with("0:") {
+            return Some(mount.number.clone());
         }
         // A file system over several disks has a number of its own, and names one of them.
-        let source = unescape(line.split_once(" - ")?.1.split(' ').nth(1)?);
-        let source = Path::new(&source);
-        source
-            .starts_with("/dev")
-            .then(|| self.number(&fs::canonicalize(source).unwrap_or_else(|_| source.to_owned())))?
+        let source = &mount.source;
+        source.starts_with("/dev").then(|| self.number(&fs::canonicalize(source).unwrap_or_else(|_| source.clone())))?
     }
 
     /// The number of a disk, by its name.
@@ -129,11 +121,6 @@ fn line(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim_end_matches('\n').to_owned())
 }
 
-/// Spaces, tabs, newlines and backslashes stand as octal escapes in the kernel's tables.
-fn unescape(field: &str) -> String {
-    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -163,7 +150,7 @@ mod tests {
         let mounts = "1 0 8:0 / / rw - ext4 /dev/sda rw\n2 1 259:0 / /srv rw - ext4 /dev/ublkb0 rw\n\
                       3 1 7:1 / /looped rw - ext4 /dev/loop1 rw\n4 1 254:0 / /mapped\\040well rw - xfs /dev/dm-0 rw\n\
                       5 1 0:44 / /pool rw - btrfs /dev/ublkb0p1 rw\n6 2 0:45 / /srv/memory rw - tmpfs tmpfs rw\n";
-        Tables { mounts: mounts.to_owned(), sysfs }
+        Tables { mounts: mountinfo::parse(mounts), sysfs }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use surgetank_device::mountinfo;
 use surgetank_report::{Doing, Failure};
 
 /// Where system administration commands live when they are not on the user's PATH.
@@ -187,23 +188,16 @@ fn is_mount_point(point: &Path) -> bool {
 /// Tells the kernel that nobody answers for the FUSE mounts at or below `directory` any more, so that nothing waits
 /// for them. Best effort: it needs the kernel's control file system, which Debian mounts.
 pub fn abort_fuse_below(directory: &Path) {
-    let Ok(mountinfo) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
-    for connection in fuse_connections(&mountinfo, directory) {
+    for connection in fuse_connections(&mountinfo::read().unwrap_or_default(), directory) {
         let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
     }
 }
 
 /// The FUSE connections (their device numbers' minors) mounted at or below `directory`.
-fn fuse_connections(mountinfo: &str, directory: &Path) -> Vec<u32> {
-    let connection = |line: &str| {
-        let (mount, filesystem) = line.split_once(" - ")?;
-        let mut fields = mount.split(' ').skip(2);
-        let (_, minor) = fields.next()?.split_once(':')?;
-        let point = unescape(fields.nth(1)?);
-        let is_fuse = matches!(filesystem.split(' ').next()?, "fuse" | "fuseblk");
-        (is_fuse && point.starts_with(directory)).then(|| minor.parse().ok())?
-    };
-    mountinfo.lines().filter_map(connection).collect()
+fn fuse_connections(mounts: &[mountinfo::Mount], directory: &Path) -> Vec<u32> {
+    let fuse = mounts.iter().filter(|mount| matches!(&*mount.kind, "fuse" | "fuseblk"));
+    let below = fuse.filter(|mount| mount.point.starts_with(directory));
+    below.filter_map(|mount| mount.number.split_once(':')?.1.parse().ok()).collect()
 }
 
 /// Mount points at or below `directory`, the deepest and latest first, so that they can be unmounted in order.
@@ -211,37 +205,8 @@ fn fuse_connections(mountinfo: &str, directory: &Path) -> Vec<u32> {
 /// # Errors
 /// If /proc cannot be read.
 pub fn mounts_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    Ok(mount_points(&std::fs::read_to_string("/proc/self/mountinfo")?)
-        .into_iter()
-        .rev()
-        .filter(|point| point.starts_with(directory))
-        .collect())
-}
-
-/// The mount points of a mountinfo file, in order of mounting.
-fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
-    mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect()
-}
-
-/// The kernel writes space, tab, newline and backslash in paths as three octal digits.
-fn unescape(field: &str) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
-        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) if *first == b'\\' => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+    let points = mountinfo::read()?.into_iter().rev().map(|mount| mount.point);
+    Ok(points.filter(|point| point.starts_with(directory)).collect())
 }
 
 /// Loop devices whose backing file lies below `directory`.
@@ -276,20 +241,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_points_are_read_with_their_escapes() {
-        let text = "22 1 254:0 / / rw - ext4 /dev/vda rw\n\
-                    40 22 7:0 / /tmp/a\\040b\\134c rw,noatime - ext4 /dev/loop0 rw\n";
-        assert_eq!(mount_points(text), [PathBuf::from("/"), PathBuf::from("/tmp/a b\\c")]);
-        assert_eq!(unescape("\\04"), PathBuf::from("\\04"));
-        assert_eq!(unescape("ends\\"), PathBuf::from("ends\\"));
-    }
-
-    #[test]
     fn fuse_mounts_are_found_by_their_device_number() {
         let text = "42 27 0:39 / /w/a/demo.fuse rw - fuse surgetank rw\n\
                     43 27 0:40 / /x/demo.fuse rw - fuse surgetank rw\n\
                     44 27 0:41 / /w/b rw shared:3 - ext4 /dev/loop0 rw\n";
-        assert_eq!(fuse_connections(text, Path::new("/w")), [39]);
+        assert_eq!(fuse_connections(&mountinfo::parse(text), Path::new("/w")), [39]);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
+use crate::mountinfo::{self, Mount, unescape};
+
 /// Devices on top of devices that are looked at.
 const STACKED_MAX: usize = 8;
 
@@ -14,8 +16,8 @@ const STACKED_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
     sys: PathBuf,
-    /// `/proc/self/mountinfo` and `/proc/swaps`, as texts: one look sees one state.
-    mounts: String,
+    /// Mounts, and `/proc/swaps` as text: one look sees one state.
+    mounts: Vec<Mount>,
     swaps: String,
 }
 
@@ -81,22 +83,11 @@ struct Part {
     number: String,
 }
 
-/// A line of mountinfo.
-struct Mount<'a> {
-    number: &'a str,
-    place: &'a str,
-    source: &'a str,
-}
-
 impl Tables {
     /// Those of this machine, as they are now.
     pub(crate) fn read() -> Self {
-        Self::under(Path::new("/sys"), Path::new("/proc/self/mountinfo"), Path::new("/proc/swaps"))
-    }
-
-    fn under(sys: &Path, mounts: &Path, swaps: &Path) -> Self {
-        let text = |path| fs::read_to_string(path).unwrap_or_default();
-        Self { sys: sys.to_owned(), mounts: text(mounts), swaps: text(swaps) }
+        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        Self { sys: "/sys".into(), mounts: mountinfo::read().unwrap_or_default(), swaps }
     }
 
     /// What the block device with this number is used for.
@@ -123,7 +114,7 @@ impl Tables {
         for part in std::iter::once(directory.to_owned()).chain(partitions).filter_map(Part::at) {
             uses.extend(self.mounts_of(&part));
             let swap = self.swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescape);
-            uses.extend(swap.filter(|path| part.is(path)).map(|path| Use::Swap { path }));
+            uses.extend(swap.filter(|path| part.is(path)).map(|path| Use::Swap { path: path.display().to_string() }));
             if depth == 0 {
                 continue;
             }
@@ -140,14 +131,14 @@ impl Tables {
     fn mounts_of(&self, part: &Part) -> Vec<Use> {
         let (uuid, members) = self.btrfs_with(part).unzip();
         let members = members.unwrap_or_default();
-        let is_member = |source: &str| part.is(source) || members.iter().any(|member| member.is(source));
-        let is_it = |mount: &Mount<'_>| match mount.number.starts_with("0:") {
+        let is_member = |source: &Path| part.is(source) || members.iter().any(|member| member.is(source));
+        let is_it = |mount: &&Mount| match mount.number.starts_with("0:") {
             false => mount.number == part.number,
-            true => mount.source.starts_with("/dev/") && is_member(&unescape(mount.source)),
+            true => mount.source.starts_with("/dev") && is_member(&mount.source),
         };
-        let mounts = self.mounts.lines().filter_map(Mount::of).filter(is_it);
+        let mounts = self.mounts.iter().filter(is_it);
         let mut uses: Vec<Use> =
-            mounts.map(|mount| Use::Mount { part: part.shown(), place: unescape(mount.place) }).collect();
+            mounts.map(|mount| Use::Mount { part: part.shown(), place: mount.point.display().to_string() }).collect();
         if let (true, Some(uuid)) = (uses.is_empty(), uuid) {
             uses.push(Use::FileSystem { part: part.shown(), uuid });
         }
@@ -164,16 +155,6 @@ impl Tables {
     }
 }
 
-impl<'a> Mount<'a> {
-    /// Fields: mount, parent, device, root, mount point, ... - type, source, options (proc_pid_mountinfo(5)).
-    fn of(line: &'a str) -> Option<Self> {
-        let (fields, file_system) = line.split_once(" - ")?;
-        let mut fields = fields.split(' ').skip(2);
-        let (number, place) = (fields.next()?, fields.nth(1)?);
-        Some(Self { number, place, source: file_system.split(' ').nth(1)? })
-    }
-}
-
 impl Part {
     fn at(directory: PathBuf) -> Option<Self> {
         let number = fs::read_to_string(directory.join("dev")).ok()?.trim().to_owned();
@@ -186,8 +167,7 @@ impl Part {
     }
 
     /// Whether a name in `/dev` is this device's.
-    fn is(&self, path: &str) -> bool {
-        let path = Path::new(path);
+    fn is(&self, path: &Path) -> bool {
         let has_its_number = || {
             let metadata = fs::metadata(path).ok().filter(|metadata| metadata.file_type().is_block_device())?;
             Some(format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev())) == self.number)
@@ -305,11 +285,6 @@ fn node(name: &str) -> String {
     format!("/dev/{}", name.replace('!', "/"))
 }
 
-/// Spaces, tabs, newlines and backslashes stand as octal escapes in the kernel's tables.
-pub(crate) fn unescape(field: &str) -> String {
-    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
-}
-
 pub(crate) fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let mut entries: Vec<PathBuf> =
         fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -374,8 +349,11 @@ mod tests {
         }
 
         fn sentence(&self, disk: &str) -> Option<String> {
-            let tables =
-                Tables { sys: self.root.path().to_owned(), mounts: self.mounts.clone(), swaps: self.swaps.clone() };
+            let tables = Tables {
+                sys: self.root.path().to_owned(),
+                mounts: mountinfo::parse(&self.mounts),
+                swaps: self.swaps.clone(),
+            };
             tables.uses(&self.root.path().join("block").join(disk)).first().map(Use::sentence)
         }
     }

@@ -7,6 +7,7 @@ mod event;
 pub mod front;
 mod holders;
 pub mod mapper;
+pub mod mountinfo;
 pub mod poller;
 pub mod seldom;
 pub mod spin;

@@ -7,77 +7,33 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+use surgetank_device::mountinfo::{self, Mount};
+
 use crate::Error;
 
 /// What the source of a pool's mount begins with.
 const SCHEME: &str = "pool://";
 
-/// A mount as the kernel has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mounted {
-    /// Where.
-    pub point: PathBuf,
-    /// The type of its file system.
-    pub kind: String,
-    /// What is mounted.
-    pub source: String,
+/// Whether a staging pool is mounted there.
+#[must_use]
+pub fn is_pool(mount: &Mount) -> bool {
+    mount.kind.starts_with("fuse") && mount.source.as_os_str().as_bytes().starts_with(SCHEME.as_bytes())
 }
 
-impl Mounted {
-    /// Whether it is a staging pool.
-    #[must_use]
-    pub fn is_pool(&self) -> bool {
-        self.kind.starts_with("fuse") && self.source.starts_with(SCHEME)
-    }
-}
-
-/// All mounts that this process sees.
-fn mounts() -> Vec<Mounted> {
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mount = |line: &str| {
-        let (before, behind) = line.split_once(" - ")?;
-        let point = before.split(' ').nth(4)?;
-        let mut behind = behind.split(' ');
-        let (kind, source) = (behind.next()?.to_owned(), behind.next()?);
-        let path = |text: &str| PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(text)));
-        Some(Mounted { point: path(point), kind, source: path(source).display().to_string() })
-    };
-    text.lines().filter_map(mount).collect()
-}
-
-/// Undoes the kernel's octal escapes of spaces and the like.
-fn unescape(text: &str) -> Vec<u8> {
-    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
-    while let Some(&byte) = bytes.get(at) {
-        let octal = text.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match octal.filter(|_| byte == b'\\') {
-            Some(value) => {
-                out.push(value);
-                at += 4;
-            }
-            None => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    out
+fn mounts() -> Vec<Mount> {
+    mountinfo::read().unwrap_or_default()
 }
 
 /// What is mounted on a directory, on top.
 #[must_use]
-pub fn on(point: &Path) -> Option<Mounted> {
-    mounts().into_iter().rev().find(|mounted| mounted.point == point)
+pub fn on(point: &Path) -> Option<Mount> {
+    mounts().into_iter().rev().find(|mount| mount.point == point)
 }
 
 /// The mount that a path lies in.
 #[must_use]
-pub fn of(path: &Path) -> Option<Mounted> {
-    mounts()
-        .into_iter()
-        .rev()
-        .filter(|mounted| path.starts_with(&mounted.point))
-        .max_by_key(|mounted| mounted.point.components().count())
+pub fn of(path: &Path) -> Option<Mount> {
+    mountinfo::innermost(&mounts(), path).cloned()
 }
 
 /// The full path of a directory on which something can be mounted.
@@ -93,11 +49,11 @@ pub(crate) fn check(point: &Path) -> Result<PathBuf, Error> {
     if let Ok(full) = std::path::absolute(point)
         && let Some(mounted) = on(&full)
     {
-        let remedy = match mounted.is_pool() {
+        let remedy = match is_pool(&mounted) {
             true => format!("take it away with `surgetank umount {shown}`"),
             false => "choose another directory".to_owned(),
         };
-        return Err(Error::Point(shown, format!("{} is mounted there already: {remedy}", mounted.source)));
+        return Err(Error::Point(shown, format!("{} is mounted there already: {remedy}", mounted.source.display())));
     }
     let found = match fs::metadata(point) {
         Ok(found) => found,
@@ -130,10 +86,10 @@ pub fn unmount(point: &Path) -> Result<(), Error> {
             "nothing is mounted there: `grep pool:// /proc/mounts` lists mounts of pools".to_owned(),
         ));
     };
-    if !mounted.is_pool() {
+    if !is_pool(&mounted) {
         return Err(Error::Point(
             shown,
-            format!("{} is mounted there, which is no staging pool: use umount(8)", mounted.source),
+            format!("{} is mounted there, which is no staging pool: use umount(8)", mounted.source.display()),
         ));
     }
     match rustix::mount::unmount(&full, UnmountFlags::empty()) {
@@ -150,12 +106,6 @@ pub fn unmount(point: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn escapes_of_the_kernel_are_undone() {
-        assert_eq!(unescape(r"/a\040b\134c"), b"/a b\\c");
-        assert_eq!(unescape(r"/a\04"), br"/a\04");
-    }
 
     #[test]
     fn a_directory_that_cannot_be_mounted_on_is_told() {

@@ -324,7 +324,7 @@ impl Wait {
         let path = std::fs::canonicalize(&self.path).map_err(|error| {
             Failure::Invalid(format!("{}: {error}: name a file that is there", self.path.display()))
         })?;
-        if point::of(&path).is_none_or(|mounted| !mounted.is_pool()) {
+        if point::of(&path).is_none_or(|mount| !point::is_pool(&mount)) {
             return Err(Failure::Invalid(format!(
                 "{} is not in a mounted staging pool: mount one with `surgetank mount`",
                 self.path.display()

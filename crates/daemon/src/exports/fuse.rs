@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use surgetank_device::front::{FuseConfig, FuseFront, FuseHandle};
+use surgetank_device::mountinfo;
 
 use super::{Export, Opened, Opening, linked, lock_memory};
 use crate::device::Until;
@@ -84,16 +85,11 @@ impl Export for Fuse {
 fn write_back(device: &Path) {
     let Ok(number) = rustix::fs::stat(device).map(|stat| stat.st_rdev) else { return };
     let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // Fields: mount, parent, device, root, mount point, ... (proc_pid_mountinfo(5)).
-    let place = mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>())
-        .find(|fields| fields.get(2) == Some(&number.as_str()));
+    let mounts = mountinfo::read().unwrap_or_default();
     let mut sync = Command::new("sync");
     // Where it is mounted may not be visible from here: in another mount namespace. Then all file systems write.
-    if let Some(place) = place.and_then(|fields| fields.get(4).copied()) {
-        sync.arg("-f").arg(place);
+    if let Some(mount) = mounts.iter().find(|mount| mount.number == number) {
+        sync.arg("-f").arg(&mount.point);
     }
     let Ok(mut sync) = sync.spawn() else { return };
     let until = Instant::now() + CLOSE_TIMEOUT;

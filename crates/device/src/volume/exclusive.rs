@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::holders::{Tables, Use, entries, unescape};
+use crate::holders::{Tables, Use, entries};
+use crate::mountinfo;
 
 /// Who holds a volume, as far as that can be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,14 +214,8 @@ fn swap_use(identity: &Identity) -> Option<String> {
 
 /// Whether looking at a path asks a FUSE or network server.
 fn is_served_by_others(path: &Path) -> bool {
-    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return true };
-    // The innermost mount counts; of mounts on the same place the last.
-    let inside = mounts.lines().filter_map(|line| {
-        let place = unescape(line.split(' ').nth(4)?);
-        let kind = line.split_once(" - ")?.1.split(' ').next()?;
-        path.starts_with(&place).then_some((place.len(), kind))
-    });
-    let kind = inside.max_by_key(|(length, _)| *length).map_or("", |(_, kind)| kind);
+    let Ok(mounts) = mountinfo::read() else { return true };
+    let kind = mountinfo::innermost(&mounts, path).map_or("", |mount| &*mount.kind);
     ["fuse", "nfs", "cifs", "smb", "ceph", "9p", "virtiofs"].iter().any(|served| kind.starts_with(served))
 }
 

@@ -1,6 +1,5 @@
 //! What a killed daemon left behind: a mount without a server and a loop device on it.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::thread::sleep;
@@ -12,6 +11,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::filesystem::FILE;
 use super::loop_device::LoopDevice;
 use crate::front::FrontError;
+use crate::mountinfo;
 
 /// Mounts stacked on one directory that are taken away at most.
 const STACKED_MAX: usize = 16;
@@ -62,29 +62,7 @@ fn clear_unmounted(directory: &Path) {
 
 /// Whether something is mounted on `directory`.
 fn is_mounted(directory: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts
-        .lines()
-        .any(|line| line.split(' ').nth(4).is_some_and(|at| unescape(at) == directory.as_os_str().as_encoded_bytes()))
-}
-
-/// Undoes the kernel's octal escapes for spaces and the like.
-fn unescape(text: &str) -> Vec<u8> {
-    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
-    while let Some(&byte) = bytes.get(at) {
-        let octal = text.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match (byte, octal) {
-            (b'\\', Some(value)) => {
-                out.push(value);
-                at += 4;
-            }
-            _ => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    out
+    mountinfo::read().unwrap_or_default().iter().any(|mount| mount.point == directory)
 }
 
 /// Unmounts, at once if possible, otherwise as soon as nobody uses the mount. True if nothing is left of it.
@@ -99,15 +77,4 @@ pub(super) fn unmount_any(directory: &Path) -> io::Result<bool> {
     }
     unmount(directory, UnmountFlags::DETACH)?;
     Ok(false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::unescape;
-
-    #[test]
-    fn escapes() {
-        assert_eq!(unescape(r"/a\040b\134c"), b"/a b\\c");
-        assert_eq!(unescape(r"/a\04"), br"/a\04");
-    }
 }
