@@ -272,7 +272,7 @@ impl Engine {
         if let Some(member) = self.members.get_mut(&target) {
             member.port.ended(run.length);
             if result.is_ok() {
-                member.port.wrote(fua);
+                member.port.flushes.wrote(fua);
                 forgotten = member.port.failures != failures && !fua;
             }
             if !double && forgotten {

@@ -53,7 +53,7 @@ impl Engine {
             }
         }
         for member in self.members.values() {
-            for waiter in member.port.waiters() {
+            for waiter in member.port.flushes.waiters() {
                 if let Waiter::Request(request) = waiter {
                     *parts.entry(request).or_insert(0) += 1;
                 }
@@ -89,7 +89,7 @@ impl Engine {
         for (_, _, target) in self.singles.all() {
             counted.entry(target).or_insert((0, false)).0 += 1;
         }
-        let kept = |member: &super::Member| (member.port.effects_in_flight, member.port.is_flushing());
+        let kept = |member: &super::Member| (member.port.effects_in_flight, member.port.flushes.is_flushing());
         let idle = |(_, kept): &(Target, (u32, bool))| *kept != (0, false);
         let kept: BTreeMap<_, _> = self.members.iter().map(|(target, m)| (*target, kept(m))).filter(idle).collect();
         equal("in flight on the members", kept, counted)

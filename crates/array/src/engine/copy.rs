@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use surgetank_model::{Instant, TokenBucket};
+use surgetank_model::{FlushRequest, Instant, TokenBucket};
 
 use super::change::Hold;
 use super::membership::Purpose;
@@ -15,7 +15,7 @@ use crate::bitmap::{Bitmap, Bits};
 use crate::effect::{BufferId, Effect, EffectId, ScratchId, Slice, Target};
 use crate::geometry::Run;
 use crate::planted::{Bug, planted};
-use crate::port::{FlushRequest, Waiter};
+use crate::port::Waiter;
 
 /// Of the I/Os in flight on a member whose copy is hurried, the copy's are one in so many or more.
 pub const HURRIED_SHARE: u32 = 4;
@@ -334,7 +334,7 @@ impl Engine {
         if let Some(member) = self.member(to) {
             member.port.ended(length);
             if success {
-                member.port.wrote(false);
+                member.port.flushes.wrote(false);
                 // A flush that failed meanwhile may have forgotten it.
                 kept = member.port.failures == failures || planted(Bug::ForgottenCopyCounts);
             }

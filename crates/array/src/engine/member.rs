@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use surgetank_model::Instant;
+use surgetank_model::{FlushEnd, FlushRequest, Instant};
 
 use super::{Engine, Pending};
 use crate::bitmap::Bitmap;
@@ -11,7 +11,7 @@ use crate::effect::{Effect, Target};
 use crate::format::{ArrayId, Kind, MemberId, MemberState, Superblock};
 use crate::geometry::Geometry;
 use crate::planted::{Bug, planted};
-use crate::port::{FlushRequest, Port, Waiter};
+use crate::port::{Port, Waiter};
 
 /// What a member is to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl Member {
     pub fn note_discarded(&mut self, region: u64, range: Range<u64>, geometry: &Geometry) -> bool {
         let bytes = geometry.region_bytes(region);
         let (start, end) = (range.start.max(bytes.start), range.end.min(bytes.end));
-        let mut part = Discarded { start, end, at: self.port.written() };
+        let mut part = Discarded { start, end, at: self.port.flushes.written() };
         if let Some(before) = self.discarded.get(&region) {
             if before.start <= part.end && part.start <= before.end || planted(Bug::GapIsDiscarded) {
                 (part.start, part.end) = (before.start.min(part.start), before.end.max(part.end));
@@ -196,7 +196,7 @@ impl Engine {
     /// Asks for what a member has completed to become durable.
     pub(super) fn flush_member(&mut self, target: Target, waiter: Waiter) -> FlushRequest {
         let Some(member) = self.member(target) else { return FlushRequest::Ready };
-        let answer = member.port.request_flush(waiter);
+        let answer = member.port.flushes.request(waiter);
         if answer == FlushRequest::Issue {
             self.emit(Pending::Flush(target), |id| Effect::Flush { id, target });
         }
@@ -206,7 +206,7 @@ impl Engine {
     /// The flush in flight of a member has ended.
     pub(super) fn flushed(&mut self, target: Target, success: bool) {
         let Some(member) = self.member(target) else { return };
-        let (done, again) = member.port.flushed(success);
+        let FlushEnd { done, again } = member.port.flushed(success);
         if again {
             self.emit(Pending::Flush(target), |id| Effect::Flush { id, target });
         }
@@ -249,7 +249,7 @@ impl Engine {
     fn clear_discarded(&mut self, target: Target) {
         let geometry = self.geometry;
         let Some(member) = self.member(target).filter(|member| member.role == Role::Active) else { return };
-        let durable = member.port.durable();
+        let durable = member.port.flushes.durable();
         let is_cleared = |(region, part): &(&u64, &Discarded)| {
             part.at <= durable && geometry.region_bytes(**region) == (part.start..part.end)
         };
@@ -288,7 +288,7 @@ impl Engine {
         if !success {
             return self.page_durable(target, page, false);
         }
-        member.port.wrote(false);
+        member.port.flushes.wrote(false);
         // A flush that failed meanwhile may have forgotten it.
         if member.port.failures != failures {
             return self.page_durable(target, page, false);
@@ -384,7 +384,7 @@ impl Engine {
         let Some(member) = self.member(target) else { return };
         member.port.ended(u64::from(crate::format::BLOCK));
         if success {
-            member.port.wrote(false);
+            member.port.flushes.wrote(false);
         }
         member.record = Record::Flushing(generation);
         if !success || member.port.failures != failures {

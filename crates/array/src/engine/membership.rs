@@ -360,8 +360,9 @@ impl Engine {
     pub(super) fn release_members(&mut self) {
         let idle = |member: &&Member| {
             let unread = !self.slots.iter().any(|slot| slot.join.as_ref().is_some_and(|j| j.target == member.target));
-            let quiet =
-                member.port.effects_in_flight == 0 && !member.port.is_flushing() && member.record == Record::Idle;
+            let quiet = member.port.effects_in_flight == 0
+                && !member.port.flushes.is_flushing()
+                && member.record == Record::Idle;
             quiet && unread
         };
         let leaving = self.members.values().filter(|member| member.role == Role::Leaving);

@@ -127,8 +127,9 @@ impl Engine {
     pub(super) fn retry_opening(&mut self) {
         let now = self.now;
         let due = |member: &&Member| {
-            let quiet =
-                member.port.effects_in_flight == 0 && !member.port.is_flushing() && member.record == Record::Idle;
+            let quiet = member.port.effects_in_flight == 0
+                && !member.port.flushes.is_flushing()
+                && member.record == Record::Idle;
             member.retry_at.is_some_and(|at| at <= now) && member.stage == Stage::Failed && quiet
         };
         let targets: Vec<Target> = self.members.values().filter(due).map(|member| member.target).collect();

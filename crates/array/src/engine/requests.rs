@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
-use surgetank_model::{Instant, Operation, Request, RequestId};
+use surgetank_model::{FlushRequest, Instant, Operation, Request, RequestId};
 
 use super::{Engine, Waiting, single};
 use crate::effect::{Effect, IoFailure, ReplyError};
 use crate::geometry::Run;
 use crate::planted::{Bug, planted};
-use crate::port::{FlushRequest, Waiter};
+use crate::port::Waiter;
 
 /// A request that has started.
 #[derive(Debug)]

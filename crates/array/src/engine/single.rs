@@ -178,7 +178,7 @@ impl Engine {
             member.port.ended(request.length);
             if is_write(request.operation) && result.is_ok() {
                 let durable = is_durable(request.operation);
-                member.port.wrote(durable);
+                member.port.flushes.wrote(durable);
                 // A flush that failed meanwhile may have forgotten it.
                 member.owed |= !durable && member.port.failures != failures;
             }

@@ -1,9 +1,9 @@
 //! Group commit: what waits for the log goes into records, many parts to one.
 
 use smallvec::SmallVec;
-use surgetank_model::RequestId;
+use surgetank_model::{FlushRequest, RequestId};
 
-use super::port::{FlushRequest, Waiter};
+use super::port::Waiter;
 use super::{Boost, Engine, EngineStage, Pending};
 use crate::effect::{Effect, Outcome, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content, Entry, RECORD_BLOCKS, RECORDS_IN_FLIGHT_MAX, Summary};
@@ -183,7 +183,7 @@ impl Engine {
         self.cache.started(self.now, bytes);
         let sequence = summary.place.sequence;
         // No more may be missing before a durable record than what was in flight: a recovery must know where one may hide.
-        let fua = forced && (self.cache.is_durable() || planted(Bug::ForcedBeforeOthers));
+        let fua = forced && (self.cache.flushes.is_durable() || planted(Bug::ForcedBeforeOthers));
         let id = self.pending.insert(Pending::Append(Batch { segment, sequence, bytes, parts, fua }));
         let fua = fua && !planted(Bug::FuaIgnoredInLog);
         self.effects.push_back(Effect::Append { id, offset, summary, data, fua });
@@ -217,7 +217,7 @@ impl Engine {
         if boost.last_appended.is_none_or(|last| last.sequence < batch.sequence) {
             boost.last_appended = Some(summary.place);
         }
-        if batch.fua && self.cache.is_durable() {
+        if batch.fua && self.cache.flushes.is_durable() {
             let settled = boost.settled();
             boost.now_durable(settled);
             boost.checkpoint.flushed = settled;

@@ -185,8 +185,8 @@ impl Engine {
 
     /// The step waits for something that will end.
     fn check_step(&self, tally: &Tally) -> Check {
-        let flushes =
-            [&self.backing, &self.cache].map(|port| u32::from(port.awaits(Waiter::Lifecycle(self.step_serial))));
+        let flushes = [&self.backing, &self.cache]
+            .map(|port| u32::from(port.flushes.is_awaited_by(Waiter::Lifecycle(self.step_serial))));
         let waits = match &self.step {
             Step::None | Step::Retry { .. } => true,
             Step::AdoptFormat { left, .. } | Step::RecoverRepair { left, .. } => {
@@ -364,7 +364,7 @@ impl Engine {
                 Pending::Owner(Recorder::Loss) => tally.loss_owners += 1,
             }
         }
-        for waiter in [&self.backing, &self.cache].into_iter().flat_map(super::Port::waiters) {
+        for waiter in [&self.backing, &self.cache].into_iter().flat_map(|port: &super::Port| port.flushes.waiters()) {
             if let Waiter::Request(request) = waiter {
                 tally.parts.add(request.0, 1);
             }

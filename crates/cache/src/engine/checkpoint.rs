@@ -130,7 +130,7 @@ impl Engine {
         let behind = boost.checkpoint.sealed.front().is_some_and(|next| {
             next.records.sequence_max > boost.checkpoint.flushed && next.records.sequence_max <= boost.settled()
         });
-        if many && behind && !self.cache.awaits(Waiter::Checkpoint) {
+        if many && behind && !self.cache.flushes.is_awaited_by(Waiter::Checkpoint) {
             let request = self.flush_target(Target::Cache, Waiter::Checkpoint);
             if let Some(boost) = self.boost.as_mut().filter(|_| request == FlushRequest::Ready) {
                 boost.checkpoint.flushed = boost.settled();
@@ -219,7 +219,7 @@ mod check {
             equal(
                 "whether a list is being written or made durable",
                 (writes, flushes),
-                (lists, cache.awaits(Waiter::List)),
+                (lists, cache.flushes.is_awaited_by(Waiter::List)),
             )
         }
     }

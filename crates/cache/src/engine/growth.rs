@@ -187,10 +187,14 @@ mod check {
             let phase = self.growth.phase;
             let waits = match phase {
                 // A cache that fails forgets its growth, and what was in flight of it ends later.
-                Phase::Idle => stage == EngineStage::Failing || writes == 0 && !cache.awaits(Waiter::Growth),
-                Phase::Writing { left, .. } => left > 0 && left == writes && !cache.awaits(Waiter::Growth),
-                Phase::Settling => writes == 0 && cache.awaits(Waiter::Growth),
-                Phase::Marking { left } => left > 0 && writes == 0 && !cache.awaits(Waiter::Growth),
+                Phase::Idle => {
+                    stage == EngineStage::Failing || writes == 0 && !cache.flushes.is_awaited_by(Waiter::Growth)
+                }
+                Phase::Writing { left, .. } => {
+                    left > 0 && left == writes && !cache.flushes.is_awaited_by(Waiter::Growth)
+                }
+                Phase::Settling => writes == 0 && cache.flushes.is_awaited_by(Waiter::Growth),
+                Phase::Marking { left } => left > 0 && writes == 0 && !cache.flushes.is_awaited_by(Waiter::Growth),
             };
             if !waits {
                 return Err(format!("a growth is {phase:?} with {writes} writes in flight"));

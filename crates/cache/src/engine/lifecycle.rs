@@ -251,7 +251,7 @@ impl Engine {
 
     /// Nothing of ours is in flight on the caching volume.
     fn cache_is_quiet(&self) -> bool {
-        self.cache.effects_in_flight == 0 && !self.cache.is_flushing()
+        self.cache.effects_in_flight == 0 && !self.cache.flushes.is_flushing()
     }
 
     /// Forgets the caching volume.
@@ -346,7 +346,7 @@ impl Engine {
 
     /// Writes the next superblock: over the older of the two, or, if the newer one may not be durable, over that one.
     pub(super) fn emit_superblock(&mut self, pending: Pending) {
-        let durable = self.cache.durable();
+        let durable = self.cache.flushes.durable();
         let Some(boost) = self.boost.as_mut() else { return };
         let settled = boost.superblock_written.is_some_and(|written| written <= durable);
         boost.superblock.sequence += if settled { 1 } else { 2 };
@@ -361,7 +361,7 @@ impl Engine {
     pub(super) fn superblock_written(&mut self, result: Result<(), IoFailure>) {
         self.cache.ended(self.now, 0);
         self.cache.wrote(false);
-        let written = if result.is_ok() { self.cache.written() } else { u64::MAX };
+        let written = if result.is_ok() { self.cache.flushes.written() } else { u64::MAX };
         if let Some(boost) = self.boost.as_mut() {
             boost.superblock_written = Some(written);
         }

@@ -153,13 +153,13 @@ impl Engine {
         // What the volume may have forgotten already heals nothing, and the request will fail.
         active.healed |= match active.forgotten {
             true => loss.overlaps(bytes) || loss.is_unrecorded(bytes),
-            false => loss.heal(bytes, self.backing.written()),
+            false => loss.heal(bytes, self.backing.flushes.written()),
         };
     }
 
     /// The backing volume failed to flush.
     pub(super) fn healing_forgotten(&mut self) {
-        let durable = self.backing.durable();
+        let durable = self.backing.flushes.durable();
         if let Some(loss) = self.loss.as_mut().filter(|_| !planted(Bug::ForgottenHealingCounts)) {
             loss.forget_after(durable);
         }
@@ -190,7 +190,7 @@ impl Engine {
         if self.is_recording_loss() {
             return;
         }
-        let until = if planted(Bug::HealingUnflushed) { u64::MAX } else { self.backing.durable() };
+        let until = if planted(Bug::HealingUnflushed) { u64::MAX } else { self.backing.flushes.durable() };
         let Some(loss) = self.loss.as_mut().filter(|loss| loss.recording.is_none()) else { return };
         let durable = loss.healed.partition_point(|healed| healed.write <= until);
         let all = loss.ranges.is_empty() && durable == loss.healed.len();

@@ -24,7 +24,7 @@ mod status;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use surgetank_model::{Instant, Limits, Observation, ReadFill, Request, RequestId};
+use surgetank_model::{FlushEnd, FlushRequest, Instant, Limits, Observation, ReadFill, Request, RequestId};
 
 use self::append::{Batch, Part};
 use self::change::Merge;
@@ -35,7 +35,7 @@ use self::flush_pattern::FlushPattern;
 use self::growth::Growth;
 use self::lifecycle::Step;
 use self::loss::Loss;
-use self::port::{FlushRequest, Port, Waiter};
+use self::port::{Port, Waiter};
 use self::read::Fill;
 use self::reclaim::Reclaim;
 use self::records::{Note, Recorder};
@@ -477,7 +477,7 @@ impl Engine {
 
     /// Makes what is completed on a volume durable; `Ready` at once if it is.
     fn flush_target(&mut self, target: Target, waiter: Waiter) -> FlushRequest {
-        let request = self.port(target).request_flush(waiter);
+        let request = self.port(target).flushes.request(waiter);
         if request == FlushRequest::Issue {
             self.emit_flush(target);
         }
@@ -499,7 +499,7 @@ impl Engine {
             boost.now_durable(boost.flushing);
             boost.checkpoint.flushed = boost.flushing;
         }
-        let (waiters, again) = self.port(target).flushed(result.is_ok());
+        let FlushEnd { done: waiters, again } = self.port(target).flushes.ended(result.is_ok());
         if again {
             self.emit_flush(target);
         }

@@ -29,7 +29,7 @@ impl Engine {
     fn may_owe_flush_failure(&self) -> bool {
         // A flush in flight that the application waits for is told by its reply.
         let told = |id: RequestId| self.is_told(id);
-        let unseen = self.backing.is_flushing() && !self.backing.is_awaited_by(told);
+        let unseen = self.backing.flushes.is_flushing() && !self.backing.is_awaited_by(told);
         self.owes_flush_failure() || unseen || self.requests.values().any(|active| active.forgotten)
     }
 

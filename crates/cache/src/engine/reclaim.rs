@@ -292,7 +292,7 @@ mod check {
         /// Whether the phase waits for what is in flight: so many writes of the table, and flushes. A cache that fails forgets
         /// the cycle, and what was in flight of it ends later.
         pub fn check(&self, tables: u32, ports: [&Port; 2], failing: bool) -> Result<(), String> {
-            let flushes = ports.map(|port| u8::from(port.awaits(Waiter::Reclaim)));
+            let flushes = ports.map(|port| u8::from(port.flushes.is_awaited_by(Waiter::Reclaim)));
             let waits = match self.phase {
                 ReclaimPhase::Idle => failing || tables == 0 && flushes == [0, 0],
                 ReclaimPhase::Flushing { left, .. } => left > 0 && left == flushes[0] + flushes[1] && tables == 0,

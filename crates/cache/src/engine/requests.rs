@@ -303,7 +303,7 @@ impl Engine {
     /// Makes everything completed so far durable, as a part of this request.
     fn start_flush(&mut self, id: RequestId) {
         let told = self.is_told(id) && std::mem::take(&mut self.unreported_flush_failure);
-        let covered = self.loss.as_ref().map(|_| self.backing.written());
+        let covered = self.loss.as_ref().map(|_| self.backing.flushes.written());
         if let Some(active) = self.requests.get_mut(&id) {
             active.loss = covered;
             active.tells = told;
