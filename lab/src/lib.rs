@@ -39,7 +39,7 @@ mod scenario;
 pub mod service;
 mod share;
 mod surgetank;
-pub mod systemd;
+mod systemd;
 mod validate;
 
 /// What a test takes that cuts a guest's power: disks that forget, writers whose operations follow from a seed, and the judgement of

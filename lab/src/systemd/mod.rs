@@ -59,15 +59,6 @@ impl Arguments {
     }
 }
 
-/// What a test takes of it: installs this binary as the README says, kills and reboots. The steps that could not be done, however
-/// long the others took; `None`: no such guest can be booted here, and a line says why.
-///
-/// # Errors
-/// If the report cannot be written, or a disk cannot be made.
-pub fn short(surgetank: &Path, out: &Path) -> anyhow::Result<Option<Vec<String>>> {
-    Ok(run(&Interrupt::default(), surgetank, out, true)?.map(|report| report.undone()))
-}
-
 fn run(interrupt: &Interrupt, surgetank: &Path, out: &Path, short: bool) -> anyhow::Result<Option<Report>> {
     let opened = Lab::open().and_then(|lab| {
         let image = Image::prepare(&lab, interrupt).map_err(|error| Unavailable(format!("{error:#}")))?;

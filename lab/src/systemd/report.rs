@@ -63,12 +63,6 @@ impl Report {
         self.steps.iter().all(|step| step.passed)
     }
 
-    /// The steps that could not be done, each with the reason, however long the others took.
-    pub fn undone(&self) -> Vec<String> {
-        let undone = self.steps.iter().filter(|step| !step.passed && step.took_s.is_none());
-        undone.map(|step| format!("{}: {}", step.name, step.note)).collect()
-    }
-
     /// One row a step.
     pub fn markdown(&self) -> String {
         let rows = self.steps.iter().map(|step| {
