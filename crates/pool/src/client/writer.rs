@@ -157,7 +157,17 @@ impl Writer {
     /// [`Error`]; all later calls fail with the same.
     pub async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.is_well()?;
-        let done = self.write_parts(offset, bytes).await;
+        let done = self.write_parts(offset, bytes, None).await;
+        self.remember(done)
+    }
+
+    /// The same with bytes that are shared: whole chunks of them are sent as they are, without a copy.
+    ///
+    /// # Errors
+    /// [`Error`]; all later calls fail with the same.
+    pub async fn write_bytes_at(&mut self, offset: u64, bytes: &Bytes) -> Result<(), Error> {
+        self.is_well()?;
+        let done = self.write_parts(offset, bytes, Some(bytes)).await;
         self.remember(done)
     }
 
@@ -213,7 +223,8 @@ impl Writer {
         done
     }
 
-    async fn write_parts(&mut self, offset: u64, mut bytes: &[u8]) -> Result<(), Error> {
+    /// `shared`: whose bytes they are.
+    async fn write_parts(&mut self, offset: u64, mut bytes: &[u8], shared: Option<&Bytes>) -> Result<(), Error> {
         while self.size < offset {
             let zeros = usize::try_from((offset - self.size).min(CHUNK - self.size % CHUNK)).unwrap_or_default();
             self.write_part(self.size, &vec![0; zeros]).await?;
@@ -222,13 +233,29 @@ impl Writer {
         while !bytes.is_empty() {
             let room = usize::try_from(CHUNK - at % CHUNK).unwrap_or(usize::MAX).min(bytes.len());
             let (part, rest) = bytes.split_at(room);
-            self.write_part(at, part).await?;
+            if part.len() as u64 == CHUNK {
+                let chunk = shared.map_or_else(|| Bytes::copy_from_slice(part), |shared| shared.slice_ref(part));
+                self.write_chunk(at, chunk).await?;
+            } else {
+                self.write_part(at, part).await?;
+            }
             (at, bytes) = (at + room as u64, rest);
         }
         if self.uncommitted >= self.inner.config.uncommitted_max {
             self.commit(false).await?;
         }
         Ok(())
+    }
+
+    /// Writes all of a chunk.
+    async fn write_chunk(&mut self, begins: u64, bytes: Bytes) -> Result<(), Error> {
+        self.read = None;
+        if self.current.as_ref().is_some_and(|(current, _)| *current == begins) {
+            self.current = None;
+        }
+        self.stage_current().await?;
+        self.size = self.size.max(begins + CHUNK);
+        self.stage(begins, bytes).await
     }
 
     /// Writes within one chunk.
@@ -243,10 +270,12 @@ impl Writer {
         }
         let Some((_, current)) = &mut self.current else { return Ok(()) };
         let (from, to) = (usize::try_from(offset - begins).unwrap_or_default(), part.len());
-        if current.len() < from + to {
-            current.resize(from + to, 0);
+        if current.len() == from {
+            current.extend_from_slice(part);
+        } else {
+            current.resize(current.len().max(from + to), 0);
+            current[from..from + to].copy_from_slice(part);
         }
-        current[from..from + to].copy_from_slice(part);
         self.size = self.size.max(offset + part.len() as u64);
         if current.len() as u64 == CHUNK && offset + part.len() as u64 == begins + CHUNK {
             self.stage_current().await?;
@@ -257,9 +286,13 @@ impl Writer {
     /// The chunk that is being written goes to its benefactors.
     async fn stage_current(&mut self) -> Result<(), Error> {
         let Some((begins, bytes)) = self.current.take() else { return Ok(()) };
+        self.stage(begins, Bytes::from(bytes)).await
+    }
+
+    /// A chunk goes to its benefactors.
+    async fn stage(&mut self, begins: u64, bytes: Bytes) -> Result<(), Error> {
         let (index, chunk) = span::of_byte(begins);
         self.group(index).await?;
-        let bytes = Bytes::from(bytes);
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let fresh = Chunk { length, crc: crc32c::crc32c(&bytes), bytes: Some(bytes), at: BTreeMap::new() };
         // Puts of the former writing that are under way would count as this one's.

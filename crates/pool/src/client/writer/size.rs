@@ -38,7 +38,7 @@ impl Writer {
         self.is_well()?;
         let done = match size < self.size {
             true => self.cut_off(size).await,
-            false => self.write_parts(size, &[]).await,
+            false => self.write_parts(size, &[], None).await,
         };
         self.remember(done)
     }
