@@ -24,6 +24,8 @@ use crate::wire::Wire;
 
 /// What a connection and a stream may have under way, in bytes.
 const WINDOWS: (u32, u32) = (32 << 20, 8 << 20);
+/// A frame, at most: the usual ones, of 16 KiB, are read by 8 KiB at a time.
+const FRAME: u32 = 1 << 20;
 /// A message, at most.
 const MESSAGE_MAX: usize = 16 << 20;
 /// Connections to each server: one alone is bound to one core.
@@ -187,7 +189,7 @@ impl Listener {
         Server::builder()
             .initial_connection_window_size(WINDOWS.0)
             .initial_stream_window_size(WINDOWS.1)
-            .max_frame_size(1 << 20)
+            .max_frame_size(FRAME)
             .serve_with_incoming(Served(service), self.0)
             .await
     }
@@ -213,6 +215,7 @@ impl Peer {
             .tcp_nodelay(true)
             .initial_connection_window_size(WINDOWS.0)
             .initial_stream_window_size(WINDOWS.1)
+            .max_frame_size(FRAME)
             .http2_keep_alive_interval(Duration::from_secs(2))
             .keep_alive_timeout(Duration::from_secs(2));
         let channels = (0..CONNECTIONS).map(|_| endpoint.connect_lazy()).collect();
