@@ -5,7 +5,9 @@ use std::ffi::OsStr;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
+use surgetank_pool::chunks::CHUNK;
 use surgetank_pool::client::{self, Owner, PoolClient, Reader};
 use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::meta::operation::Refusal;
@@ -13,11 +15,13 @@ use tokio::time::Instant;
 
 use crate::attributes::since_1970;
 use crate::errno::{errno, stale};
-use crate::files::{self, File, Gate, Handle};
+use crate::files::{self, AHEAD, Chunk, File, Gate, Handle};
 use crate::tree::{Tree, what};
 
 /// How long a reader goes on with the commit that it knows.
 const FRESH: Duration = Duration::from_secs(1);
+/// How long a chunk may take that nobody has asked for yet.
+const AHEAD_MAX: Duration = Duration::from_secs(1);
 
 /// How a file was opened.
 pub(crate) struct Opened {
@@ -128,12 +132,12 @@ impl Tree {
         self.files.handle(number).ok_or(Errno::EBADF)
     }
 
-    pub(crate) async fn read(&self, handle: u64, offset: u64, length: usize) -> Result<Vec<u8>, Errno> {
+    pub(crate) async fn read(&self, handle: u64, offset: u64, length: usize) -> Result<Bytes, Errno> {
         let handle = self.handle(handle)?;
         let file = &handle.file;
         let mut gate = file.gate.lock().await;
-        let mut found = Vec::with_capacity(length);
         if let Some(writer) = &mut gate.writer {
+            let mut found = Vec::with_capacity(length);
             while found.len() < length {
                 let part = writer.read_at(offset + found.len() as u64, length - found.len()).await;
                 match part.map_err(|error| told(&error))? {
@@ -141,7 +145,7 @@ impl Tree {
                     part => found.extend_from_slice(&part),
                 }
             }
-            return Ok(found);
+            return Ok(found.into());
         }
         let mut reader = match &gate.reader {
             Some((reader, since)) if since.elapsed() < FRESH => reader.clone(),
@@ -153,33 +157,40 @@ impl Tree {
             }
         };
         drop(gate);
+        read_ahead(file, &reader, offset);
+        let mut found = Vec::new();
         while found.len() < length {
             let at = offset + found.len() as u64;
             let Some((begins, chunk)) = chunk(file, &mut reader, at).await.map_err(|error| told(&error))? else {
                 break;
             };
             let from = usize::try_from(at - begins).unwrap_or(usize::MAX).min(chunk.len());
-            let part = &chunk[from..chunk.len().min(from + length - found.len())];
+            let part = chunk.slice(from..chunk.len().min(from + length - found.len()));
+            // Most reads lie in one chunk: its bytes are answered as they are.
+            if found.is_empty() && (part.len() == length || begins + chunk.len() as u64 >= reader.size()) {
+                return Ok(part);
+            }
             if part.is_empty() {
                 break;
             }
-            found.extend_from_slice(part);
+            found.reserve(length - found.len());
+            found.extend_from_slice(&part);
         }
-        Ok(found)
+        Ok(found.into())
     }
 
     pub(crate) async fn write(
         &self,
         (handle, owner): (u64, files::Owner),
         offset: u64,
-        bytes: &[u8],
+        bytes: &Bytes,
     ) -> Result<(), Errno> {
         let handle = self.handle(handle)?;
         let file = &handle.file;
         let mut gate = file.gate.lock().await;
         self.begin_writing(&handle, owner, &mut gate).await?;
         let Some(writer) = &mut gate.writer else { return Err(Errno::EIO) };
-        match writer.write_at(offset, bytes).await {
+        match writer.write_bytes_at(offset, bytes).await {
             Ok(()) => {
                 file.has(writer.size(), since_1970(SystemTime::now()));
                 Ok(())
@@ -413,11 +424,37 @@ fn told(error: &client::Error) -> Errno {
     errno(error)
 }
 
+/// The slot of a file's chunks that has the one that begins there, if any has.
+fn slot(file: &File, begins: u64) -> &tokio::sync::Mutex<Option<Chunk>> {
+    &file.chunks[usize::try_from(begins / CHUNK).unwrap_or_default() % file.chunks.len()]
+}
+
+/// Whoever reads a chunk after the one before it will read those behind it: they are fetched at the same time.
+fn read_ahead(file: &Arc<File>, reader: &Reader, offset: u64) {
+    let begins = offset - offset % CHUNK;
+    let has = |begins: u64| match slot(file, begins).try_lock() {
+        Ok(kept) => kept.as_ref().is_some_and(|(version, of, _)| (*version, *of) == (reader.version(), begins)),
+        // It is being fetched, or taken from.
+        Err(_) => true,
+    };
+    if begins == 0 || !has(begins - CHUNK) {
+        return;
+    }
+    for at in (1..=AHEAD).map(|further| begins + further * CHUNK).filter(|at| *at < reader.size()) {
+        if !has(at) {
+            let (file, mut reader) = (Arc::clone(file), reader.clone());
+            tokio::spawn(async move {
+                // Whoever reads it later is told what is wrong, and nobody waits long for what may not be wanted.
+                let _ = tokio::time::timeout(AHEAD_MAX, chunk(&file, &mut reader, at)).await;
+            });
+        }
+    }
+}
+
 /// The chunk with a byte, from what was read last or from the pool; where it begins.
-async fn chunk(file: &File, reader: &mut Reader, at: u64) -> Result<Option<(u64, bytes::Bytes)>, client::Error> {
-    let begins = at - at % surgetank_pool::chunks::CHUNK;
-    let slot = usize::try_from(begins / surgetank_pool::chunks::CHUNK).unwrap_or_default() % file.chunks.len();
-    let mut kept = file.chunks[slot].lock().await;
+async fn chunk(file: &File, reader: &mut Reader, at: u64) -> Result<Option<(u64, Bytes)>, client::Error> {
+    let begins = at - at % CHUNK;
+    let mut kept = slot(file, begins).lock().await;
     if let Some((version, of, bytes)) = &*kept
         && (*version, *of) == (reader.version(), begins)
     {

@@ -15,8 +15,10 @@ use tokio::time::Instant;
 
 use crate::attributes::Uncommitted;
 
-/// Chunks of a file that are kept for the next read: the kernel reads ahead by less than a chunk.
-const CHUNKS: usize = 4;
+/// Chunks of a file that are kept for the next read.
+const CHUNKS: usize = 8;
+/// Chunks that are fetched ahead of who reads one after the other: the kernel asks for no more than one beyond those that it reads.
+pub(crate) const AHEAD: u64 = 4;
 
 /// A chunk that was read: of which commit, where it begins, its bytes.
 pub(crate) type Chunk = (Version, u64, Bytes);

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -323,7 +324,7 @@ impl Filesystem for PoolFilesystem {
         owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (bytes, by) = (data.to_vec(), (handle.0, owner.map(|owner| owner.0)));
+        let (bytes, by) = (Bytes::copy_from_slice(data), (handle.0, owner.map(|owner| owner.0)));
         self.answer(async move |tree| match tree.write(by, offset, &bytes).await {
             Ok(()) => reply.written(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
             Err(errno) => reply.error(errno),

@@ -201,3 +201,37 @@ fn files_are_written_over_cut_off_and_appended_to() {
     until("the target follows", || fs::read(pool.target().join("file")).is_ok_and(|found| found == b"short"));
     mounted.end();
 }
+
+#[test]
+fn whole_chunks_replace_parts_of_them_and_are_read_in_any_order() {
+    if !can_mount() {
+        return;
+    }
+    let pool = pool(3, 128);
+    let mounted = Mounted::new(&pool, 2);
+    let path = mounted.at("file");
+    let size = 12 * MIB + 100;
+    for seed in 0..2 {
+        let expected = bytes(seed, size);
+        let file = File::create(&path).unwrap();
+        file.write_all_at(&bytes(9, 300), 0).unwrap();
+        file.write_all_at(&expected[..2 * MIB], 0).unwrap();
+        file.write_all_at(&expected[5 * MIB..], (5 * MIB) as u64).unwrap();
+        file.write_all_at(&expected[2 * MIB - 5..5 * MIB + 7], (2 * MIB - 5) as u64).unwrap();
+        same("while it is written", &fs::read(&path).unwrap(), &expected);
+        drop(file);
+        // What was fetched ahead of a reader of the former version is none of this one's.
+        let file = File::open(&path).unwrap();
+        for step in [100_000, MIB, 3 * MIB + 1] {
+            let starts: Vec<usize> = (0..size).step_by(step).collect();
+            for from in starts.iter().chain(starts.iter().rev()) {
+                let mut found = vec![0; step.min(size - from)];
+                file.read_exact_at(&mut found, *from as u64).unwrap();
+                same(&format!("{step} bytes at {from}"), &found, &expected[*from..*from + found.len()]);
+            }
+        }
+        until_drained(&path);
+        same("at the target", &fs::read(pool.target().join("file")).unwrap(), &expected);
+    }
+    mounted.end();
+}
