@@ -16,7 +16,7 @@ TIME ?= 600
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
 PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs --test planted --test planted_array --test planted_rental --test planted_readcache --test planted_pool
 
-.PHONY: help reproduce reproduce-sim validate economy demo test test-product test-simulation sim soak fuzz bench lab bench-peers bench-arrays cuts outages replay systemd lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate economy demo test test-product test-simulation sim soak fuzz bench lab bench-peers bench-arrays bench-pool pool-programs cuts outages replay systemd lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s; ARGS=--array: volumes on burst credits; --pool: a staging pool)'
@@ -28,6 +28,8 @@ help:
 	@echo 'make lab      scenarios in guests under QEMU (ARGS=FILE: one; see docs/LAB.md), power cuts in switches, make systemd'
 	@echo 'make bench-peers  the kernel'\''s caches and surgetank in one guest (ARGS="--scale 0.25 --rounds 1": shorter)'
 	@echo 'make bench-arrays  mdadm'\''s array, lvmcache and ours in one guest (ARGS=--quick: three minutes in place of ten)'
+	@echo 'make bench-pool  a checkpoint into a staging pool, SeaweedFS and JuiceFS over throttled servers'
+	@echo 'make pool-programs  torch, h5py, Orbax, LAMMPS, pjdfstest, fio and others on a mounted pool (ARGS="torch h5py": these alone)'
 	@echo 'make reproduce  the papers'"'"' bonnie++ and LAMMPS on slow, fast and elastic disks in one guest (ARGS=--full: hours)'
 	@echo 'make cuts     guests killed in every phase over disks that lose what was not flushed (ARGS="--cuts 8")'
 	@echo 'make outages  a mounted file system whose volumes stall, fail, are unplugged and come back (ARGS="--outages 12")'
@@ -97,6 +99,16 @@ bench-arrays:
 	@scripts/setup lab
 	$(CARGO) build --release --package surgetank-cli
 	$(CARGO) lab arrays $(ARGS)
+
+bench-pool:
+	@scripts/setup bench
+	$(CARGO) bench --package surgetank-mount --bench throttled --no-run
+	scripts/pool-peers $(ARGS)
+
+pool-programs:
+	@scripts/setup programs
+	$(CARGO) build --release --package surgetank-cli
+	scripts/pool-programs $(ARGS)
 
 reproduce:
 	@scripts/setup reproduce
