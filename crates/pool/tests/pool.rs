@@ -5,6 +5,7 @@ mod support;
 use std::time::Duration;
 
 use support::{LONG, MIB, Pool, aside, bytes, read, run, same, until, write};
+use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::FileState;
 use surgetank_pool_core::meta::operation::Refusal;
@@ -68,6 +69,32 @@ fn a_commit_is_read_by_other_sessions_and_what_is_written_over_it_keeps_the_rest
         same("appended", &read(&one, "log").await.unwrap(), &content);
         one.wait_drained("log", LONG).await.unwrap();
         same("at the target", &std::fs::read(pool.target().join("log")).unwrap(), &content);
+    });
+}
+
+/// Each buffer keeps a few chunks that are not overwritten, and must not keep the room of all others for them.
+#[test]
+fn a_file_that_stays_open_is_overwritten_many_times_the_size_of_the_pool() {
+    run(async {
+        let pool = Pool::new(1, 3, 48);
+        let client = pool.client(2).await;
+        let mut content = bytes(1, 24 * MIB);
+        let mut writer = client.create("file").await.unwrap();
+        writer.write(&content).await.unwrap();
+        writer.sync().await.unwrap();
+        let mut random = Random::from_seed(7);
+        for round in 0..100 {
+            for part in 0..4 {
+                let at = random.below(24) as usize * MIB;
+                let over = bytes(2 + round * 4 + part, MIB);
+                writer.write_at(at as u64, &over).await.unwrap();
+                content[at..at + MIB].copy_from_slice(&over);
+            }
+            writer.sync().await.unwrap();
+        }
+        writer.close().await.unwrap();
+        client.wait_drained("file", LONG).await.unwrap();
+        same("at the target", &std::fs::read(pool.target().join("file")).unwrap(), &content);
     });
 }
 

@@ -1,11 +1,15 @@
 //! A benefactor's memory: three buffers, so that one is filled while another is drained and a third is full (seed 002, Figure 2).
 //!
 //! A buffer is *empty*, *filling*, *full* (closed: what is in it is drained, oldest first) and empty again once the last piece in it
-//! has gone: drained to the next tier, or forgotten. Room is never made by dropping what is not drained: where there is none, clients
-//! wait for credits.
+//! has gone: drained to the next tier, or forgotten. While no buffer is empty, the holes that single pieces have left are used again:
+//! otherwise a few pieces that stay would keep all the room of those that went. Room is never made by dropping what is not drained:
+//! where there is none, clients wait for credits.
 
-use std::collections::{BTreeMap, VecDeque};
+mod holes;
 
+use std::collections::BTreeMap;
+
+use self::holes::Holes;
 use crate::planted::{Bug, planted};
 
 /// Buffers of a benefactor.
@@ -16,8 +20,8 @@ pub const BUFFERS: usize = 3;
 pub struct Piece {
     /// Which buffer.
     pub buffer: u8,
-    /// Which filling of that buffer: one that has ended is never mistaken for a later one.
-    pub filling: u64,
+    /// Which reservation: one that is over is never mistaken for a later one at its place.
+    pub serial: u64,
     /// Where in it, in bytes.
     pub offset: u64,
     /// Bytes.
@@ -45,9 +49,21 @@ enum Phase {
 #[derive(Debug)]
 struct Buffer {
     phase: Phase,
-    filling: u64,
+    /// Bytes from its beginning that pieces and holes lie in.
     used: u64,
-    pieces: BTreeMap<u64, (u64, State)>,
+    /// By their offsets.
+    pieces: BTreeMap<u64, (Piece, State)>,
+    holes: Holes,
+}
+
+impl Buffer {
+    fn empty(chunk: u64) -> Self {
+        Self { phase: Phase::Empty, used: 0, pieces: BTreeMap::new(), holes: Holes::new(chunk) }
+    }
+
+    fn state(&mut self, piece: Piece) -> Option<&mut State> {
+        self.pieces.get_mut(&piece.offset).filter(|(is, _)| *is == piece).map(|(_, state)| state)
+    }
 }
 
 /// See the module.
@@ -55,10 +71,11 @@ struct Buffer {
 pub struct Buffers {
     size: u64,
     chunk: u64,
-    fillings: u64,
+    /// Reservations so far.
+    serial: u64,
     buffers: [Buffer; BUFFERS],
-    /// Full ones, in the order in which they became full.
-    full: VecDeque<u8>,
+    /// Pieces that can be drained, by their serials: the oldest first.
+    stored: BTreeMap<u64, Piece>,
 }
 
 /// Memory that is too small to be three buffers of whole chunks.
@@ -81,8 +98,8 @@ impl Buffers {
         if size < chunk || chunk == 0 {
             return Err(TooSmall { lent: memory, least: chunk.max(1).saturating_mul(BUFFERS as u64) });
         }
-        let empty = || Buffer { phase: Phase::Empty, filling: 0, used: 0, pieces: BTreeMap::new() };
-        Ok(Self { size, chunk, fillings: 0, buffers: [empty(), empty(), empty()], full: VecDeque::new() })
+        let empty = || Buffer::empty(chunk);
+        Ok(Self { size, chunk, serial: 0, buffers: [empty(), empty(), empty()], stored: BTreeMap::new() })
     }
 
     /// Bytes of a buffer.
@@ -91,43 +108,51 @@ impl Buffers {
         self.size
     }
 
-    /// Whole chunks that can be promised to clients: what the filling buffer and the empty ones have room for.
+    /// Whole chunks that can be promised to clients: what the filling buffer, the empty ones and holes have room for.
     #[must_use]
     pub fn credits(&self) -> u64 {
-        let room = |buffer: &Buffer| (self.size - buffer.used) / self.chunk;
-        self.buffers.iter().filter(|buffer| buffer.phase != Phase::Full).map(room).sum()
+        let room = |buffer: &Buffer| (self.size - buffer.used) / self.chunk + buffer.holes.chunks();
+        self.buffers.iter().map(room).sum()
     }
 
     /// Bytes in pieces.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.buffers.iter().flat_map(|buffer| buffer.pieces.values()).map(|(length, _)| length).sum()
+        self.buffers.iter().flat_map(|buffer| buffer.pieces.values()).map(|(piece, _)| piece.length).sum()
     }
 
-    /// Room for a chunk; `None`: it has to wait until a buffer is empty.
+    /// Room for a chunk; `None`: it has to wait until something has gone.
     pub fn reserve(&mut self, length: u64) -> Option<Piece> {
         if length == 0 || length > self.chunk {
             return None;
         }
+        let (at, offset) = self.room(length)?;
+        self.serial += 1;
+        let piece = Piece { buffer: number(at), serial: self.serial, offset, length };
+        self.buffers[at].pieces.insert(offset, (piece, State::Reserved));
+        if planted(Bug::DrainedBeforeStored) {
+            self.stored.insert(piece.serial, piece);
+        }
+        Some(piece)
+    }
+
+    /// A buffer, and where in it there is room.
+    fn room(&mut self, length: u64) -> Option<(usize, u64)> {
         let filling = self.buffers.iter().position(|buffer| buffer.phase == Phase::Filling);
-        let at = match filling {
-            Some(at) if self.buffers[at].used + length <= self.size => at,
-            filling => {
-                // The one that was being filled is closed even if none is empty: what is in it can be drained meanwhile.
-                if let Some(at) = filling {
-                    self.close(at);
-                }
-                let empty = self.buffers.iter().position(|buffer| buffer.phase == Phase::Empty)?;
-                self.fillings += 1;
-                (self.buffers[empty].phase, self.buffers[empty].filling) = (Phase::Filling, self.fillings);
-                empty
-            }
-        };
-        let buffer = &mut self.buffers[at];
-        let offset = buffer.used;
-        buffer.used += length;
-        buffer.pieces.insert(offset, (length, State::Reserved));
-        Some(Piece { buffer: number(at), filling: buffer.filling, offset, length })
+        if let Some(at) = filling.filter(|at| self.buffers[*at].used + length <= self.size) {
+            let buffer = &mut self.buffers[at];
+            buffer.used += length;
+            return Some((at, buffer.used - length));
+        }
+        // The one that was being filled is closed even if none is empty: what is in it can be drained meanwhile.
+        if let Some(at) = filling {
+            self.close(at);
+        }
+        if let Some(at) = self.buffers.iter().position(|buffer| buffer.phase == Phase::Empty) {
+            (self.buffers[at].phase, self.buffers[at].used) = (Phase::Filling, length);
+            return Some((at, 0));
+        }
+        self.buffers.iter_mut().enumerate().find_map(|(at, buffer)| Some((at, buffer.holes.take(length)?)))
     }
 
     /// Its bytes are there.
@@ -147,21 +172,19 @@ impl Buffers {
     /// Whether a buffer is full: what is in it is to be drained.
     #[must_use]
     pub fn has_full(&self) -> bool {
-        !self.full.is_empty()
+        self.buffers.iter().any(|buffer| buffer.phase == Phase::Full)
     }
 
-    /// What to drain next: of the buffer that has been full for longest.
+    /// What to drain next: the oldest piece of a full buffer. What is in the filling one is younger than all of these.
     pub fn next_drain(&mut self) -> Option<Piece> {
-        let ready =
-            |state: State| state == State::Stored || (planted(Bug::DrainedBeforeStored) && state == State::Reserved);
-        for at in &self.full {
-            let Buffer { filling, pieces, .. } = &mut self.buffers[usize::from(*at)];
-            if let Some((offset, (length, state))) = pieces.iter_mut().find(|(_, (_, state))| ready(*state)) {
-                *state = State::Draining;
-                return Some(Piece { buffer: *at, filling: *filling, offset: *offset, length: *length });
-            }
+        let (_, piece) = self.stored.first_key_value()?;
+        let (piece, buffer) = (*piece, &mut self.buffers[usize::from(piece.buffer)]);
+        if buffer.phase != Phase::Full {
+            return None;
         }
-        None
+        self.stored.remove(&piece.serial);
+        *buffer.state(piece)? = State::Draining;
+        Some(piece)
     }
 
     /// It could not be drained, and is drained again.
@@ -172,40 +195,43 @@ impl Buffers {
     /// It has gone: the next tier has it, its client withdrew it, or nobody needs it. One that is gone already is not minded.
     pub fn gone(&mut self, piece: Piece) {
         let at = usize::from(piece.buffer);
-        let Some(buffer) = self.buffers.get_mut(at).filter(|buffer| buffer.filling == piece.filling) else { return };
-        if buffer.pieces.remove(&piece.offset).is_none() {
+        let Some(buffer) = self
+            .buffers
+            .get_mut(at)
+            .filter(|buffer| buffer.pieces.get(&piece.offset).is_some_and(|(is, _)| *is == piece))
+        else {
             return;
-        }
-        let empty = buffer.pieces.is_empty() || planted(Bug::BufferReused);
-        if empty && buffer.phase == Phase::Full {
+        };
+        buffer.pieces.remove(&piece.offset);
+        self.stored.remove(&piece.serial);
+        if buffer.pieces.is_empty() || planted(Bug::BufferReused) {
             self.empty(at);
-        } else if empty && buffer.phase == Phase::Filling {
-            // Nothing of this filling is left, and late words about it no longer count.
-            self.fillings += 1;
-            (buffer.used, buffer.filling) = (0, self.fillings);
+        } else {
+            buffer.holes.add(piece.offset, piece.length);
         }
     }
 
     fn empty(&mut self, at: usize) {
-        self.buffers[at] = Buffer { phase: Phase::Empty, filling: 0, used: 0, pieces: BTreeMap::new() };
-        self.full.retain(|full| usize::from(*full) != at);
+        self.buffers[at] = Buffer::empty(self.chunk);
+        self.stored.retain(|_, piece| usize::from(piece.buffer) != at);
     }
 
     fn close(&mut self, at: usize) {
-        if self.buffers[at].pieces.is_empty() {
+        let buffer = &mut self.buffers[at];
+        if buffer.pieces.is_empty() {
             self.empty(at);
         } else {
-            self.buffers[at].phase = Phase::Full;
-            self.full.push_back(number(at));
+            buffer.phase = Phase::Full;
+            buffer.holes.add(buffer.used, self.size - buffer.used);
+            buffer.used = self.size;
         }
     }
 
     fn set(&mut self, piece: Piece, from: State, to: State) {
-        let buffer = self.buffers.get_mut(usize::from(piece.buffer)).filter(|buffer| buffer.filling == piece.filling);
-        if let Some((_, state)) = buffer.and_then(|buffer| buffer.pieces.get_mut(&piece.offset))
-            && *state == from
-        {
+        let state = self.buffers.get_mut(usize::from(piece.buffer)).and_then(|buffer| buffer.state(piece));
+        if let Some(state) = state.filter(|state| **state == from) {
             *state = to;
+            self.stored.insert(piece.serial, piece);
         }
     }
 }

@@ -14,6 +14,21 @@ enum Is {
     Draining,
 }
 
+/// The lengths of all that lies between pieces, and behind the last of each buffer.
+fn gaps(pieces: &BTreeMap<Piece, Is>, size: u64) -> impl Iterator<Item = u64> {
+    (0..BUFFERS).flat_map(move |buffer| {
+        let mut used: Vec<(u64, u64)> = pieces
+            .keys()
+            .filter(|piece| usize::from(piece.buffer) == buffer)
+            .map(|piece| (piece.offset, piece.offset + piece.length))
+            .collect();
+        used.sort_unstable();
+        let begins = std::iter::once(0).chain(used.iter().map(|(_, end)| *end)).collect::<Vec<_>>();
+        let ends = used.iter().map(|(begin, _)| *begin).chain([size]).collect::<Vec<_>>();
+        begins.into_iter().zip(ends).map(|(begin, end)| end - begin).collect::<Vec<_>>()
+    })
+}
+
 pub fn run(seed: u64) -> Result<(), String> {
     let mut random = Random::from_seed(seed);
     let memory = CHUNK * BUFFERS as u64 * (1 + random.below(6)) + random.below(CHUNK);
@@ -34,6 +49,9 @@ pub fn run(seed: u64) -> Result<(), String> {
                 let Some(piece) = buffers.reserve(length) else {
                     if credits > 0 {
                         return Err(format!("step {step}: {credits} credits, and no room"));
+                    }
+                    if let Some(gap) = gaps(&pieces, buffers.size()).find(|gap| *gap >= length) {
+                        return Err(format!("step {step}: a gap of {gap} bytes, and no room for {length}"));
                     }
                     continue;
                 };
@@ -56,10 +74,14 @@ pub fn run(seed: u64) -> Result<(), String> {
                 }
             }
             5 => {
-                if let Some(piece) = buffers.next_drain()
-                    && pieces.insert(piece, Is::Draining) != Some(Is::Stored)
-                {
-                    return Err(format!("step {step}: {piece:?} is drained, and its bytes are not there"));
+                if let Some(piece) = buffers.next_drain() {
+                    if pieces.insert(piece, Is::Draining) != Some(Is::Stored) {
+                        return Err(format!("step {step}: {piece:?} is drained, and its bytes are not there"));
+                    }
+                    let older = |(other, is): (&Piece, &Is)| *is == Is::Stored && other.serial < piece.serial;
+                    if pieces.iter().any(older) {
+                        return Err(format!("step {step}: {piece:?} is drained before an older one"));
+                    }
                 }
             }
             6 => {
