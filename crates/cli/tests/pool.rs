@@ -24,7 +24,7 @@ fn can_mount() -> bool {
 
 fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
-    command.env_remove("SURGETANK_LOG").stdin(Stdio::null());
+    command.env_remove("SURGETANK_LOG").env_remove("SURGETANK_POOL_TOKEN").stdin(Stdio::null());
     command
 }
 
@@ -77,6 +77,8 @@ fn bytes(seed: u32, length: usize) -> Vec<u8> {
 struct Pool {
     child: Child,
     address: String,
+    /// The file that has its key.
+    key: String,
 }
 
 impl Pool {
@@ -91,7 +93,8 @@ impl Pool {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let address = line.split_once(": ").unwrap_or_else(|| panic!("{line}")).0.to_owned();
-        let pool = Self { child, address };
+        let key = directory.join("key").display().to_string();
+        let pool = Self { child, address, key };
         until("all benefactors have joined", || {
             let status = pool.status();
             status["benefactors"].as_array().unwrap().len().to_string() == benefactors
@@ -100,7 +103,7 @@ impl Pool {
     }
 
     fn status(&self) -> Value {
-        serde_json::from_str(&done(&["pool", "status", &self.address, "--json"])).unwrap()
+        serde_json::from_str(&done(&["pool", "status", &self.address, "--token", &self.key, "--json"])).unwrap()
     }
 
     /// Its status and what it has said on stderr.
@@ -138,7 +141,8 @@ impl Place {
     }
 
     fn mount(&self, pool: &Pool, point: &str) {
-        done(&["mount", &pool.address, &self.text(point), "--target", &self.text("target"), "--durable", "copies=2"]);
+        let (point, target) = (self.text(point), self.text("target"));
+        done(&["mount", &pool.address, &point, "--target", &target, "--token", &pool.key, "--durable", "copies=2"]);
     }
 }
 
@@ -176,9 +180,10 @@ fn a_pool_comes_up_is_mounted_drains_and_ends() {
     let status = pool.status();
     assert_eq!(status["files"]["drained"], 3);
     assert_eq!(status["benefactors"][0]["class"], "m");
-    assert!(done(&["pool", "status", &pool.address]).contains("3 drained"));
+    assert!(done(&["pool", "status", &pool.address, "--token", &pool.key]).contains("3 drained"));
     // A second mount on the same directory, a mount in use, and one that is none.
-    let (code, told) = refused(&["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target")]);
+    let (code, told) =
+        refused(&["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--token", &pool.key]);
     assert_eq!(code, 2);
     assert!(told.contains("is mounted there already: take it away with `surgetank umount"), "{told}");
     let open = fs::File::open(checkpoint.join("rank0")).unwrap();
@@ -200,7 +205,8 @@ fn a_killed_mount_loses_nothing_that_was_committed() {
     let place = Place::new();
     let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "3");
     let mut child = binary()
-        .args(["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--foreground"])
+        .args(["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--token", &pool.key])
+        .arg("--foreground")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -220,7 +226,8 @@ fn a_killed_mount_loses_nothing_that_was_committed() {
     place.mount(&pool, "mnt2");
     assert!(fs::read(place.at("mnt2/closed")).unwrap() == bytes(1, 6 * MIB));
     assert!(fs::read(place.at("mnt2/torn")).unwrap() == bytes(2, 3 * MIB), "as it was committed last");
-    let (code, told) = refused(&["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target")]);
+    let (code, told) =
+        refused(&["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--token", &pool.key]);
     assert!(code == 2 && told.contains("surgetank umount"), "{told}");
     done(&["umount", &place.text("mnt")]);
     until("both reach the target", || place.at("target/closed").exists() && place.at("target/torn").exists());
@@ -286,12 +293,149 @@ fn a_pool_that_ends_names_what_is_not_drained() {
 }
 
 #[test]
+fn another_user_is_refused_and_a_token_lets_its_mounts_in() {
+    const NOBODY: u32 = 65_534;
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let open = |path: &Path| fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    open(place.0.path());
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "2");
+    let as_nobody = |arguments: &[&str]| {
+        use std::os::unix::process::CommandExt;
+        binary().args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/").output()
+    };
+    let (target, point, out) = (place.text("target"), place.text("mnt"), place.text("run.token"));
+    let directory = place.text("pool");
+    let make =
+        |more: &[&str]| run(&[&["pool", "token", "--target", &target, "--directory", &directory][..], more].concat());
+    match as_nobody(&["pool", "status", &pool.address, "--token", &pool.key]) {
+        Ok(output) => {
+            let told = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.code() == Some(2) && told.trim_end().lines().count() == 1, "{told}");
+            assert!(
+                told.contains("Permission denied") && told.contains("ask whoever runs the pool for a token"),
+                "{told}"
+            );
+            let made = as_nobody(&["pool", "token", "--target", &target, "--directory", &directory]).unwrap();
+            assert_eq!(made.status.code(), Some(2), "nor does another user make one");
+        }
+        Err(error) => println!("skipped in part: another user cannot start the program: {error}"),
+    }
+    assert!(make(&["--owner", "7:8", "--valid", "1 h", "--out", &out]).status.success());
+    let again = String::from_utf8(make(&["--out", &out]).stderr).unwrap();
+    assert!(again.contains("there is such a file: name another"), "{again}");
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&out).unwrap()) & 0o777;
+    assert_eq!(mode, 0o600);
+    let (code, told) = refused(&["mount", &pool.address, &point, "--target", &place.text("mnt2"), "--token", &out]);
+    assert!(code == 2 && told.contains("the token is for mounts that drain to "), "{told}");
+    done(&["mount", &pool.address, &point, "--target", &target, "--token", &out]);
+    let denied = fs::write(place.at("mnt/root"), "root's").unwrap_err();
+    assert_eq!(denied.raw_os_error(), Some(rustix::io::Errno::PERM.raw_os_error()), "files are the owner's alone");
+    done(&["umount", &point]);
+    // In a variable, and for everybody's files.
+    let text = String::from_utf8(make(&[]).stdout).unwrap();
+    let mut command = binary();
+    command.args(["mount", &pool.address, &point, "--target", &target]).env("SURGETANK_POOL_TOKEN", text.trim());
+    assert!(command.output().unwrap().status.success());
+    fs::write(place.at("mnt/file"), bytes(1, MIB)).unwrap();
+    done(&["pool", "wait", &place.text("mnt/file"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/file")).unwrap() == bytes(1, MIB));
+    until("it is unmounted", || run(&["umount", &point]).status.success());
+    let bad = binary().args(["pool", "status", &pool.address]).env("SURGETANK_POOL_TOKEN", "none").output().unwrap();
+    let told = String::from_utf8(bad.stderr).unwrap();
+    assert!(told.contains("SURGETANK_POOL_TOKEN is no token") && told.lines().count() == 1, "{told}");
+}
+
+#[test]
+fn a_manager_and_benefactors_in_processes_of_their_own_are_a_pool() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (directory, pki, key) = (place.text("pool"), place.text("pki"), place.text("pool/key"));
+    done(&["pool", "certificates", &pki, "--host", "127.0.0.1", "--client", "login"]);
+    let (served, called) = (place.text("pki/127.0.0.1"), place.text("pki/login"));
+    let start = |arguments: &[&str]| {
+        let mut child = Started(binary().args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(child.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "{arguments:?} says nothing");
+        (child, line)
+    };
+    let manager = ["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0", "--certificates", &served];
+    let (mut manager, line) = start(&manager);
+    let address = line.split_once(": ").unwrap().0.to_owned();
+    let at = address.strip_prefix("pool://").unwrap();
+    let benefactor = |number: &'static str| {
+        let arguments =
+            ["pool", "benefactor", "--managers", at, "--memory", "64 MiB", "--listen", "127.0.0.1:0", "--domain"];
+        let more = [number, "--id", number, "--key", &key, "--certificates", &served];
+        start(&[&arguments[..], &more[..]].concat()).0
+    };
+    let mut benefactors = [benefactor("1"), benefactor("2")];
+    let shown = ["--token", &key, "--certificates", &called];
+    let status = || {
+        let told = done(&[&["pool", "status", &address, "--json"][..], &shown[..]].concat());
+        serde_json::from_str::<Value>(&told).unwrap()["benefactors"].as_array().unwrap().len()
+    };
+    until("both lend", || status() == 2);
+    let (target, point) = (place.text("target"), place.text("mnt"));
+    done(&[&["mount", &address, &point, "--target", &target][..], &shown[..]].concat());
+    fs::write(place.at("mnt/file"), bytes(1, 5 * MIB)).unwrap();
+    done(&["pool", "wait", &place.text("mnt/file"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/file")).unwrap() == bytes(1, 5 * MIB));
+    until("it is unmounted", || run(&["umount", &point]).status.success());
+    for process in benefactors.iter_mut().chain([&mut manager]) {
+        signal(&process.0, rustix::process::Signal::TERM);
+        assert_eq!(process.0.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// A process that does not outlive the test.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
 fn bad_input_gets_one_sentence() {
     let place = Place::new();
     let (target, point) = (place.text("target"), place.text("mnt"));
     fs::write(place.at("file"), "").unwrap();
     let (file, none, pool) = (place.text("file"), place.text("none"), "pool://127.0.0.1:1");
+    let key = place.text("key");
+    let made = surgetank_pool::security::token::Key::generate().unwrap();
+    surgetank_pool::security::files::write_private(Path::new(&key), &made.to_text()).unwrap();
     let mut cases: Vec<(Vec<&str>, i32, &str)> = vec![
+        (vec!["pool", "status", pool, "--token", &none], 2, "ask whoever runs the pool for a token"),
+        (vec!["pool", "status", pool, "--token", &key, "--certificates", &none], 2, "surgetank pool certificates"),
+        (vec!["pool", "token", "--target", "here", "--directory", &none], 2, "full path of a directory"),
+        (vec!["pool", "token", "--target", "/t", "--directory", &none], 2, "cannot be read"),
+        (vec!["pool", "token", "--target", "/t", "--owner", "root"], 2, "the numbers of a user and a group"),
+        (vec!["pool", "certificates", &none], 2, "name a machine at least"),
+        (vec!["pool", "manager", "--listen", "0.0.0.0:0", "--directory", &none], 2, "is not a loopback address"),
+        (
+            vec![
+                "pool",
+                "benefactor",
+                "--managers",
+                "127.0.0.1:1",
+                "--memory",
+                "1 MiB",
+                "--listen",
+                "127.0.0.1:0",
+                "--domain",
+                "d",
+            ],
+            2,
+            "a benefactor needs at least 3 MiB",
+        ),
         (
             vec!["pool", "up", "--memory", "2 MiB", "--directory", &none],
             2,
@@ -300,8 +444,12 @@ fn bad_input_gets_one_sentence() {
         (vec!["pool", "up", "--memory", "256", "--directory", &none], 2, "unit"),
         (vec!["pool", "up", "--listen", "0.0.0.0:0", "--directory", &none], 2, "is not a loopback address"),
         (vec!["pool", "up", "--listen", "127.0.0.1:0", "--directory", &file], 1, "name one that can be written"),
-        (vec!["pool", "status", pool], 1, "no pool answers at 127.0.0.1:1: start one with `surgetank pool up`"),
-        (vec!["pool", "status", "pool://0.0.0.0:1"], 2, "is not a loopback address"),
+        (
+            vec!["pool", "status", pool, "--token", &key],
+            1,
+            "no pool answers at 127.0.0.1:1: start one with `surgetank pool up`",
+        ),
+        (vec!["pool", "status", "pool://0.0.0.0:1", "--token", &key], 2, "is not a loopback address"),
         (vec!["pool", "wait", &none, "--state", "drained"], 2, "name a file that is there"),
         (vec!["pool", "wait", &file, "--state", "drained"], 2, "is not in a mounted staging pool"),
         (vec!["mount", pool, &point, "--target", &target, "--durable", "twice"], 2, "is no durability: write copies=1"),
@@ -309,11 +457,11 @@ fn bad_input_gets_one_sentence() {
     ];
     if Path::new("/dev/fuse").exists() {
         cases.extend([
-            (vec!["mount", pool, &none, "--target", &target], 2, "make it with `mkdir "),
-            (vec!["mount", pool, &file, "--target", &target], 2, "it is no directory"),
-            (vec!["mount", pool, &point, "--target", &none], 2, "make it, or name another directory"),
-            (vec!["mount", pool, &point, "--target", &file], 2, "it is no directory"),
-            (vec!["mount", pool, &point, "--target", &target], 1, "no pool answers at 127.0.0.1:1"),
+            (vec!["mount", pool, &none, "--target", &target, "--token", &key], 2, "make it with `mkdir "),
+            (vec!["mount", pool, &file, "--target", &target, "--token", &key], 2, "it is no directory"),
+            (vec!["mount", pool, &point, "--target", &none, "--token", &key], 2, "make it, or name another directory"),
+            (vec!["mount", pool, &point, "--target", &file, "--token", &key], 2, "it is no directory"),
+            (vec!["mount", pool, &point, "--target", &target, "--token", &key], 1, "no pool answers at 127.0.0.1:1"),
         ]);
     }
     for (arguments, status, part) in cases {

@@ -10,6 +10,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::Refused(_, refusal) => refused(refusal),
         Error::Path(..) => Errno::EINVAL,
         Error::NoRoom { .. } => Errno::ENOSPC,
+        Error::NotAllowed(_) => Errno::EACCES,
         Error::Address(_)
         | Error::Managers(_)
         | Error::SessionEnded(_)
@@ -29,6 +30,7 @@ fn refused(refusal: &Refusal) -> Errno {
         Refusal::NotEmpty => Errno::ENOTEMPTY,
         Refusal::IntoItself => Errno::EINVAL,
         Refusal::InUse => Errno::EBUSY,
+        Refusal::NotAllowed => Errno::EPERM,
         Refusal::NotTheWriter
         | Refusal::Named
         | Refusal::Version(_)

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use fuser::{MountOption, Session, SessionACL};
 use surgetank_pool::client::{self, PoolClient};
+use surgetank_pool::security::Access;
 use surgetank_pool_core::meta::Durability;
 use surgetank_pool_core::placement::Media;
 use tokio::runtime::Runtime;
@@ -44,6 +45,8 @@ const DURABILITY: Durability = Durability::Copies { copies: 2, media: Media::Any
 pub struct Config {
     /// The managers' addresses: HOST:PORT.
     pub managers: Vec<String>,
+    /// What the pool is shown.
+    pub access: Access,
     /// The directory on which it is mounted.
     pub point: PathBuf,
     /// The directory that it is drained to, as the managers and benefactors see it.
@@ -194,12 +197,12 @@ fn target(target: &Path) -> Result<PathBuf, Error> {
 /// Begins the session: the mount's name in the pool is its target's path, so that all who drain to one directory share its names.
 async fn begin(config: &Config, target: PathBuf) -> Result<(Sessions, Vec<String>), Error> {
     let addresses = config.managers.join(", ");
-    let mut wanted = client::Config::new(config.managers.clone(), &target.display().to_string());
+    let mut wanted = client::Config::new(config.managers.clone(), config.access.clone(), &target.display().to_string());
     (wanted.timeout, wanted.uncommitted_max) = (config.timeout, UNCOMMITTED_MAX);
     let mut first = wanted.clone();
     first.timeout = FIRST_ANSWER.min(config.timeout);
     let status = PoolClient::ask_status(&first).await.map_err(|error| match error {
-        client::Error::Address(why) => Error::Refused(why),
+        client::Error::Address(why) | client::Error::NotAllowed(why) => Error::Refused(why),
         error => Error::NoPool(addresses, error.to_string()),
     })?;
     let refused = |error: client::Error| Error::Refused(error.to_string());

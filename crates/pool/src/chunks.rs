@@ -6,6 +6,7 @@ use surgetank_pool_core::id::{Incarnation, Inode, Revision, SessionId, Version};
 use surgetank_pool_core::repair::{self, Of, Word};
 
 use crate::rpc::Method;
+use crate::security::token::Ticket;
 use crate::wire::{wire_enum, wire_struct};
 
 /// Bytes of a chunk, at most.
@@ -28,7 +29,7 @@ pub struct Put {
 }
 
 /// A chunk to read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Get {
     /// The life of the benefactor that is meant.
     pub incarnation: Incarnation,
@@ -36,6 +37,8 @@ pub struct Get {
     pub of: TableOf,
     /// Its number in the group.
     pub chunk: u32,
+    /// Lets a session read the file; others need none.
+    pub ticket: Ticket,
 }
 
 /// A table to seal.
@@ -206,7 +209,7 @@ pub enum Reply {
 
 wire_struct! {
     Put { incarnation, inode, entry, bytes }
-    Get { incarnation, of, chunk }
+    Get { incarnation, of, chunk, ticket }
     Seal { incarnation, of, table, durable }
     News { withdrawn, words }
     Fence { 0, 1 }

@@ -5,9 +5,10 @@
 //!
 //! - [`benefactor`], [`manager`]: the two kinds of processes;
 //! - [`client`]: the library that programs, and a mount, use;
-//! - [`local`]: all of them in one process, on one machine;
+//! - [`local`]: all of them in one process, on one machine; [`processes`]: each in one of its own;
 //! - [`meta`]: the store of names, files and groups;
 //! - [`chunks`]: what benefactors are asked; [`managers`]: whichever manager answers;
+//! - [`security`]: keys, tokens, certificates;
 //! - [`span`]: how a file is cut; [`wire`], [`rpc`]: how everything is sent and stored.
 
 pub mod benefactor;
@@ -17,7 +18,9 @@ pub mod local;
 pub mod manager;
 pub mod managers;
 pub mod meta;
+pub mod processes;
 pub mod rpc;
+pub mod security;
 pub mod span;
 pub mod wire;
 mod words;

@@ -19,6 +19,7 @@ use crate::client;
 use crate::manager;
 use crate::meta::{Embedded, MetaStore, Unavailable};
 use crate::rpc::{BadAddress, Listener};
+use crate::security::{Access, Credentials, NoSecret};
 
 /// The store's file in the pool's directory.
 const STORE: &str = "pool.redb";
@@ -48,6 +49,12 @@ pub enum Error {
     /// Its directory cannot be used.
     #[error("directory {0}: {1}")]
     Directory(String, String),
+    /// Its key cannot be used.
+    #[error(transparent)]
+    Key(#[from] NoSecret),
+    /// Its certificates cannot be used.
+    #[error("{0}")]
+    Certificates(String),
     /// Its address cannot be used.
     #[error(transparent)]
     Address(#[from] BadAddress),
@@ -73,6 +80,7 @@ pub struct Undrained {
 /// A pool that runs. Dropping it ends its parts at once: what is in memory is lost.
 pub struct Local {
     address: String,
+    access: Access,
     store: Arc<dyn MetaStore>,
     ended: mpsc::UnboundedReceiver<String>,
     /// Each with threads of its own, so that it can end in the middle of anything.
@@ -94,10 +102,12 @@ impl Local {
         let shown = config.directory.display().to_string();
         let runtime = Builder::new_multi_thread().thread_name("pool").enable_all().build()?;
         let _entered = runtime.enter();
-        let listener = Listener::bind(&config.listen)?;
+        // What is wrong with the address is said before anything is made.
+        crate::rpc::check(&config.listen, false)?;
+        crate::processes::make_directory(&config.directory)?;
+        let credentials = Credentials::of_directory(&config.directory, None)?;
+        let listener = Listener::bind(&config.listen, &credentials)?;
         let address = listener.address()?.to_string();
-        std::fs::create_dir_all(&config.directory)
-            .map_err(|error| Error::Directory(shown.clone(), format!("{error}: name one that can be written")))?;
         let store: Arc<dyn MetaStore> = Arc::new(open(&store, &shown)?);
         let (tell, ended) = mpsc::unbounded_channel();
         let (of_manager, told) = (Arc::clone(&store), tell.clone());
@@ -114,23 +124,37 @@ impl Local {
                 memory: config.memory.get(),
                 ssd: None,
                 managers: vec![address.clone()],
+                advertise: None,
             };
-            let told = tell.clone();
+            let (told, credentials) = (tell.clone(), credentials.clone());
             let lending =
                 Builder::new_multi_thread().worker_threads(1).thread_name("benefactor").enable_all().build()?;
             lending.spawn(async move {
-                let why = lend(config).await;
+                let why = lend(config, &credentials).await;
                 let _ = told.send(format!("benefactor {number} has ended: {why}"));
             });
             benefactors.push(Some(lending));
         }
-        Ok(Self { address, store, ended, benefactors: Mutex::new(benefactors), runtime: Some(runtime) })
+        Ok(Self {
+            address,
+            access: credentials.access(),
+            store,
+            ended,
+            benefactors: Mutex::new(benefactors),
+            runtime: Some(runtime),
+        })
     }
 
     /// Where its manager is reached.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// What whoever has its key shows it.
+    #[must_use]
+    pub const fn access(&self) -> &Access {
+        &self.access
     }
 
     /// Files that their targets do not have.
@@ -150,7 +174,7 @@ impl Local {
     /// If they have not in time.
     pub fn wait_joined(&self, benefactors: usize, within: Duration) -> Result<(), Error> {
         let Some(runtime) = &self.runtime else { return Ok(()) };
-        let mut config = client::Config::new(vec![self.address.clone()], "");
+        let mut config = client::Config::new(vec![self.address.clone()], self.access.clone(), "");
         config.timeout = within;
         let joined = async {
             loop {
@@ -189,7 +213,7 @@ impl Drop for Local {
     }
 }
 
-fn open(store: &Path, directory: &str) -> Result<Embedded, Error> {
+pub(crate) fn open(store: &Path, directory: &str) -> Result<Embedded, Error> {
     Embedded::open(store).map_err(|Unavailable(why)| {
         let remedy = match why.contains("already open") {
             true => "another pool runs with it: stop that one, or name another directory".to_owned(),
@@ -200,9 +224,9 @@ fn open(store: &Path, directory: &str) -> Result<Embedded, Error> {
 }
 
 /// Lends until somebody else does in its place; why it has ended.
-async fn lend(config: benefactor::Config) -> String {
+async fn lend(config: benefactor::Config, credentials: &Credentials) -> String {
     for _ in 0..JOINS {
-        let listener = match Listener::bind("127.0.0.1:0") {
+        let listener = match Listener::bind("127.0.0.1:0", credentials) {
             Ok(listener) => listener,
             Err(error) => return error.to_string(),
         };

@@ -8,16 +8,23 @@ use tonic::{Code, Status};
 
 use crate::manager::{Manager, Reply, Request};
 use crate::rpc::{BadAddress, Peer};
+use crate::security::Access;
 
 /// How long a manager may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// The pause before all are asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// No manager answers, or one refused the request as such.
+/// No manager has answered a request.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Lost(pub String);
+pub enum Lost {
+    /// None answers, or one refused the request as such.
+    #[error("{0}")]
+    Unanswered(String),
+    /// The token does not allow it.
+    #[error("{0}")]
+    NotAllowed(String),
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -32,11 +39,11 @@ impl Managers {
     ///
     /// # Errors
     /// [`BadAddress`]; no address at all is one.
-    pub fn new(addresses: &[String]) -> Result<Self, BadAddress> {
+    pub fn new(addresses: &[String], access: &Access) -> Result<Self, BadAddress> {
         if addresses.is_empty() {
             return Err(BadAddress::Unreadable(String::new()));
         }
-        let peers = addresses.iter().map(|address| Peer::new(address)).collect::<Result<_, _>>()?;
+        let peers = addresses.iter().map(|address| Peer::new(address, access)).collect::<Result<_, _>>()?;
         Ok(Self { peers, current: AtomicUsize::new(0) })
     }
 
@@ -61,7 +68,10 @@ impl Managers {
                 let at = self.current.load(Ordering::Relaxed);
                 match self.peers[at].ask::<Manager>(request(again), ANSWER).await {
                     Ok(reply) => return Ok(reply),
-                    Err(status) if is_final(&status) => return Err(Lost(status.message().to_owned())),
+                    Err(status) if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) => {
+                        return Err(Lost::NotAllowed(status.message().to_owned()));
+                    }
+                    Err(status) if is_final(&status) => return Err(Lost::Unanswered(status.message().to_owned())),
                     Err(status) => {
                         again = true;
                         last = Some(status);
@@ -77,7 +87,7 @@ impl Managers {
             }
             if Instant::now() >= until {
                 let why = last.map(|status| status.message().to_owned()).unwrap_or_default();
-                return Err(Lost(format!("no manager answers: {why}")));
+                return Err(Lost::Unanswered(format!("no manager answers: {why}")));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -86,8 +96,5 @@ impl Managers {
 
 /// Whether another manager would say the same.
 fn is_final(status: &Status) -> bool {
-    matches!(
-        status.code(),
-        Code::InvalidArgument | Code::FailedPrecondition | Code::PermissionDenied | Code::Unimplemented
-    )
+    matches!(status.code(), Code::InvalidArgument | Code::FailedPrecondition | Code::Unimplemented)
 }

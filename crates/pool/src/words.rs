@@ -79,6 +79,7 @@ wire_enum! {
         11 = NotThePublisher,
         12 = Named,
         13 = NotTheWarden,
+        14 = NotAllowed,
     }
 }
 

@@ -261,7 +261,7 @@ fn in_the_way(pool: &Pool) -> std::path::PathBuf {
 }
 
 async fn alive(pool: &Pool, id: usize) -> Alive {
-    let peer = Peer::new(&pool.benefactors[id].address).unwrap();
+    let peer = Peer::new(&pool.benefactors[id].address, &pool.credentials.access()).unwrap();
     match peer.ask::<Benefactor>(Request::Probe, LONG).await.unwrap() {
         Reply::Alive(alive) => alive,
         other => panic!("{other:?}"),
@@ -497,7 +497,7 @@ fn a_damaged_chunk_is_never_served_and_is_made_whole_from_its_copy() {
         })
         .await;
         let whole = async |id: usize| {
-            let peer = Peer::new(&pool.benefactors[id].address).unwrap();
+            let peer = Peer::new(&pool.benefactors[id].address, &pool.credentials.access()).unwrap();
             match peer.ask::<Benefactor>(Request::Inventory, LONG).await.unwrap() {
                 Reply::Inventory(inventory) => inventory.damaged.is_empty(),
                 other => panic!("{other:?}"),

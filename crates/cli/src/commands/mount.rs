@@ -14,6 +14,7 @@ use surgetank_report::{Failure, Interrupt, output};
 
 use super::foreground::Running;
 use super::pool::managers;
+use super::pool::shown::Shown;
 use super::serve::notify;
 
 /// How long a call of a program waits for the pool.
@@ -28,6 +29,8 @@ const READY: &str = "mounted";
 #[command(after_help = "Examples:
   surgetank mount pool://127.0.0.1:7440 /mnt/pool --target /scratch/run1
   surgetank mount pool://localhost /mnt/pool --target run1 --durable copies=2
+  surgetank mount pool://node1 /mnt/pool --target run1 \\
+      --token run1.token --certificates pki/login1
 
 The command returns when the file system answers; the process that serves it goes on in the background, or in front with \
 --foreground. Files that are closed are drained to the target under the same names; `surgetank pool wait` waits for that.")]
@@ -53,6 +56,8 @@ pub struct Mount {
     /// The process in the background
     #[arg(long, hide = true)]
     detached: bool,
+    #[command(flatten)]
+    shown: Shown,
     #[command(flatten)]
     running: Running,
 }
@@ -93,6 +98,7 @@ impl Mount {
         let interrupt = Interrupt::install()?;
         let config = Config {
             managers: managers(&self.pool),
+            access: self.shown.access()?,
             point: self.point.clone(),
             target: self.target.clone(),
             durability: self.durable,

@@ -1,5 +1,9 @@
 //! `surgetank pool`: a staging pool of one machine, how it is, and where its files are.
 
+mod members;
+pub mod shown;
+mod token;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,6 +19,7 @@ use surgetank_pool::manager;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, Table, output};
 
+use self::shown::Shown;
 use super::foreground::Running;
 use super::serve::notify;
 
@@ -46,6 +51,14 @@ pub struct Arguments {
 enum Command {
     /// Run a pool on this machine, in the foreground: store, manager and benefactors
     Up(Up),
+    /// Run a manager of a pool of several machines, in the foreground
+    Manager(members::Manager),
+    /// Run a benefactor of a pool of several machines, in the foreground
+    Benefactor(members::Benefactor),
+    /// Make a token, which lets others mount the pool
+    Token(token::Make),
+    /// Make the certificates of a pool of several machines
+    Certificates(token::Certificates),
     /// Show the benefactors and files of a pool
     Status(Status),
     /// Wait until files of a mounted pool are replicated or drained
@@ -66,10 +79,10 @@ struct Up {
     /// Memory that each benefactor lends
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: Bytes,
-    /// Where the pool's names are kept
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/surgetank/pool")]
+    /// Where the pool's key and names are kept
+    #[arg(long, value_name = "DIR", default_value = shown::DIRECTORY)]
     directory: PathBuf,
-    /// Where the pool is reached: loopback alone, since there is no TLS yet
+    /// Where the pool is reached: loopback alone; `pool manager` and `pool benefactor` are for several machines
     #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
     listen: String,
     #[command(flatten)]
@@ -84,6 +97,8 @@ struct Status {
     /// The pool's address
     #[arg(value_name = "POOL", default_value = LISTEN)]
     pool: String,
+    #[command(flatten)]
+    shown: Shown,
     /// Answer with one JSON document
     #[arg(long)]
     json: bool,
@@ -123,6 +138,10 @@ impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
         match &self.command {
             Command::Up(up) => up.run(),
+            Command::Manager(manager) => manager.run(),
+            Command::Benefactor(benefactor) => benefactor.run(),
+            Command::Token(token) => token.run(),
+            Command::Certificates(certificates) => certificates.run(),
             Command::Status(status) => status.run(),
             Command::Wait(wait) => wait.run(),
         }
@@ -151,6 +170,7 @@ impl Up {
         let mut pool = Local::start(&config).map_err(|error| match error {
             local::Error::Memory(..) => Failure::Invalid(format!("--memory: {error}")),
             local::Error::Address(_) => Failure::Invalid(format!("--listen: {error}")),
+            local::Error::Key(_) => Failure::invalid(error),
             error => Failure::failed(error),
         })?;
         let (lost, all) = undrained(&pool)?.into_iter().partition::<Vec<_>, _>(|file| file.is_lost);
@@ -158,16 +178,16 @@ impl Up {
         tell("lost, since they were in memory and not drained when the pool ended last", &all);
         tell("lost before", &lost);
         let address = pool.address();
+        let key = self.directory.join(surgetank_pool::security::files::KEY_FILE);
+        let token = match self.directory == Path::new(shown::DIRECTORY) {
+            true => String::new(),
+            false => format!(" --token {}", line(&key.display().to_string())),
+        };
         output::print(&format!(
-            "pool://{address}: {} lend {} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY",
+            "pool://{address}: {} lend {} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY{token}",
             count(self.benefactors as usize, "benefactor"),
             self.memory
         ))?;
-        if rustix::process::geteuid().is_root() {
-            tracing::warn!(
-                "every user of this machine can reach the pool, which writes as root: there are no tokens yet"
-            );
-        }
         notify("READY=1");
         while !interrupt.sleep(LOOK_AGAIN) {
             if let Some(why) = pool.has_ended() {
@@ -296,11 +316,12 @@ impl PoolStatus {
 
 impl Status {
     fn run(&self) -> Result<(), Failure> {
-        let mut config = Config::new(managers(&self.pool), "");
+        let mut config = Config::new(managers(&self.pool), self.shown.access()?, "");
         config.timeout = ANSWER;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
         let status = runtime.block_on(PoolClient::ask_status(&config)).map_err(|error| match error {
             surgetank_pool::client::Error::Address(why) => Failure::Invalid(why),
+            surgetank_pool::client::Error::NotAllowed(why) => Failure::Failed(why),
             error => Failure::Failed(format!(
                 "no pool answers at {}: start one with `surgetank pool up`, or name its address ({error})",
                 config.managers.join(", ")

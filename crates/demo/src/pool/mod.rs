@@ -226,6 +226,7 @@ fn through_pool(
     std::fs::create_dir_all(&point).doing(|| format!("cannot make {}", point.display()))?;
     let mounted = surgetank_mount::Mount::start(&surgetank_mount::Config {
         managers: vec![pool.address().to_owned()],
+        access: pool.access().clone(),
         point: point.clone(),
         target: slow.mount.point().to_owned(),
         durability: None,

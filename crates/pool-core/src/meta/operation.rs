@@ -251,6 +251,9 @@ pub enum Refusal {
     /// Another process watches the benefactors now.
     #[error("another process watches the benefactors")]
     NotTheWarden,
+    /// EPERM.
+    #[error("the token does not allow it")]
+    NotAllowed,
     /// What is to leave the pool is not at the target.
     #[error("the target does not have the file's newest version")]
     NotDrained,

@@ -2,6 +2,7 @@
 
 mod memory;
 mod repair;
+mod rights;
 pub mod ssd;
 
 use std::collections::BTreeMap;
@@ -28,7 +29,9 @@ use self::ssd::{Found, NotOurs, Owner, Ssd, Tier};
 use crate::chunks::{Alive, CHUNK, DrainPart, Fence, Get, Inventory, Put, Reply, Request, Seal, TableOf};
 use crate::manager;
 use crate::managers::{Lost, Managers};
-use crate::rpc::{BadAddress, Listener, Peer, Service};
+use crate::rpc::{BadAddress, Listener, Peer, Service, advertised};
+use crate::security::Credentials;
+use crate::security::token::Claims;
 
 /// What a benefactor is to lend, and to whom.
 #[derive(Clone, Debug)]
@@ -43,6 +46,8 @@ pub struct Config {
     pub ssd: Option<Ssd>,
     /// The managers' addresses.
     pub managers: Vec<String>,
+    /// Where others reach it, if that is not where it listens.
+    pub advertise: Option<String>,
 }
 
 /// Why a benefactor ends.
@@ -85,6 +90,7 @@ pub struct Benefactor {
     puts: AtomicU64,
     damaged: AtomicU64,
     fence: Mutex<Fence>,
+    credentials: Credentials,
     /// Benefactors from which copies are fetched.
     sources: Mutex<BTreeMap<String, Peer>>,
 }
@@ -98,8 +104,9 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
     let lent = if config.memory == 0 && config.ssd.is_some() { STAGING } else { config.memory };
     let buffers = Buffers::new(lent, CHUNK)?;
     let memory = Memory::new(usize::try_from(buffers.size()).map_err(|error| serve(&error))?);
-    let managers = Managers::new(&config.managers)?;
+    let managers = Managers::new(&config.managers, &listener.credentials().access())?;
     let address = listener.address().map_err(|error| serve(&error))?;
+    let address = advertised(address, config.advertise.as_deref())?;
     // All of it is read before anybody hears of this life: whoever asks then is told everything.
     let found = match config.ssd {
         Some(Ssd(disk)) => {
@@ -111,7 +118,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
     let ssd = found.as_ref().map_or(0, |(_, disk)| u64::from(disk.segments()) * disk.size());
     let mut lends = Lends {
         place: Place { id: config.id, incarnation: Incarnation(0) },
-        address: address.to_string(),
+        address,
         domain: config.domain,
         memory: surgetank_model::Bytes::new(if config.memory == 0 { 0 } else { buffers.size() * 3 }),
         ssd: surgetank_model::Bytes::new(ssd),
@@ -120,7 +127,9 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
     let joined = loop {
         match join(&managers, &lends).await {
             // After a power cut managers may begin later.
-            Err(Ended::NotJoined(..)) if Instant::now() < until => tokio::time::sleep(JOIN / 200).await,
+            Err(Ended::NotJoined(_, Lost::Unanswered(_))) if Instant::now() < until => {
+                tokio::time::sleep(JOIN / 200).await
+            }
             joined => break joined?,
         }
     };
@@ -148,6 +157,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         puts: AtomicU64::new(0),
         damaged: AtomicU64::new(0),
         fence: Mutex::default(),
+        credentials: listener.credentials().clone(),
         sources: Mutex::default(),
     });
     tokio::select! {
@@ -173,7 +183,7 @@ async fn join(managers: &Managers, lends: &Lends) -> Result<Joined, Ended> {
             Ok(Joined { lease, incarnation, time: Duration::from_millis(millis), pool })
         }
         Ok(manager::Reply::Replaced) => Err(Ended::Replaced(id)),
-        Ok(_) => Err(Ended::NotJoined(id, Lost("its answer makes no sense".to_owned()))),
+        Ok(_) => Err(Ended::NotJoined(id, Lost::Unanswered("its answer makes no sense".to_owned()))),
         Err(lost) => Err(Ended::NotJoined(id, lost)),
     }
 }
@@ -388,7 +398,8 @@ impl Service for Benefactor {
     type Request = Request;
     type Reply = Reply;
 
-    async fn answer(self: Arc<Self>, request: Request) -> Result<Reply, Status> {
+    async fn answer(self: Arc<Self>, by: Claims, request: Request) -> Result<Reply, Status> {
+        Self::check(self.credentials.key(), &by, &request)?;
         Ok(match request {
             Request::Put(put) => self.put(&put),
             Request::Get(get) if self.tier.is_some() => apart(move || self.get(&get)).await?,

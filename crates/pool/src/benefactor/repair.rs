@@ -8,6 +8,7 @@ use surgetank_pool_core::benefactor::holdings::{self, Admission, NotAdopted};
 use super::Benefactor;
 use crate::chunks::{Adopt, Copy, Fence, Get, News, Reply, Request};
 use crate::rpc::Peer;
+use crate::security::token::Ticket;
 
 /// How long a source may take for a chunk.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -43,7 +44,7 @@ impl Benefactor {
             let Some((address, incarnation)) = copy.sources.get(usize::from(source)) else {
                 return Reply::NotCopied(chunk);
             };
-            let get = Get { incarnation: *incarnation, of: copy.of, chunk };
+            let get = Get { incarnation: *incarnation, of: copy.of, chunk, ticket: Ticket::default() };
             match self.fetch(address, get).await {
                 Some(bytes) if bytes.len() == entry.length as usize && crc32c::crc32c(&bytes) == entry.crc => {
                     // SAFETY: the piece was reserved for this chunk alone, and nobody reads it before it counts as stored.
@@ -62,7 +63,7 @@ impl Benefactor {
             match sources.get(address) {
                 Some(peer) => peer.clone(),
                 None => {
-                    let peer = Peer::new(address).ok()?;
+                    let peer = Peer::new(address, &self.credentials.access()).ok()?;
                     sources.insert(address.to_owned(), peer.clone());
                     peer
                 }

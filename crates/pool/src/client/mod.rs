@@ -20,6 +20,7 @@ use surgetank_pool_core::meta::value::Path;
 use surgetank_pool_core::meta::{Durability, FileState, Kind, Name, Node};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tonic::Code;
 
 pub use self::nodes::{Owner, Stat};
 pub use self::reader::Reader;
@@ -29,15 +30,21 @@ use crate::chunks;
 use crate::manager::{Begin, Content, Ended, NUMBERS, Once, Reply, Request, Status};
 use crate::managers::{Lost, Managers};
 use crate::rpc::{BadAddress, Peer};
+use crate::security::Access;
+use crate::security::token::Ticket;
 
 /// How often what changes by itself is looked at again.
 const LOOK: Duration = Duration::from_millis(50);
+/// Tickets that are kept at most.
+const TICKETS: usize = 4096;
 
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The managers' addresses.
     pub managers: Vec<String>,
+    /// What it shows them.
+    pub access: Access,
     /// The mount's name.
     pub mount: String,
     /// Its target and durability: it is made if it is not there.
@@ -54,9 +61,10 @@ pub struct Config {
 impl Config {
     /// With the usual limits.
     #[must_use]
-    pub fn new(managers: Vec<String>, mount: &str) -> Self {
+    pub fn new(managers: Vec<String>, access: Access, mount: &str) -> Self {
         Self {
             managers,
+            access,
             mount: mount.to_owned(),
             make: None,
             timeout: Duration::from_secs(120),
@@ -78,6 +86,9 @@ pub enum Error {
     /// It was refused.
     #[error("{0}: {1}")]
     Refused(String, Refusal),
+    /// The token does not allow it.
+    #[error("{0}")]
+    NotAllowed(String),
     /// Managers did not answer, or refused the request.
     #[error("{0}")]
     Managers(String),
@@ -123,7 +134,10 @@ impl From<BadAddress> for Error {
 
 impl From<Lost> for Error {
     fn from(error: Lost) -> Self {
-        Self::Managers(error.to_string())
+        match error {
+            Lost::Unanswered(why) => Self::Managers(why),
+            Lost::NotAllowed(why) => Self::NotAllowed(why),
+        }
     }
 }
 
@@ -142,6 +156,8 @@ impl Drop for PoolClient {
 struct Inner {
     config: Config,
     managers: Managers,
+    /// What the session shows.
+    access: Access,
     session: SessionId,
     lease: Lease,
     root: Inode,
@@ -154,6 +170,8 @@ struct Inner {
     /// The next number, and the end of the block.
     numbers: tokio::sync::Mutex<(u64, u64)>,
     peers: Mutex<BTreeMap<BenefactorId, (String, Peer)>>,
+    /// What lets the session read files: of those that it has asked for last.
+    tickets: Mutex<BTreeMap<Inode, Ticket>>,
     /// Files that this session has open for writing.
     open: Mutex<BTreeSet<Inode>>,
 }
@@ -164,7 +182,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn begin(config: Config) -> Result<Self, Error> {
-        let managers = Managers::new(&config.managers)?;
+        let managers = Managers::new(&config.managers, &config.access)?;
         let make = match &config.make {
             Some((target, durability)) => match target.to_str() {
                 Some(target) => Some((target.to_owned(), *durability)),
@@ -181,8 +199,10 @@ impl PoolClient {
             Durability::Copies { copies, media } => (copies.into(), media),
             Durability::Target => (1, surgetank_pool_core::placement::Media::Any),
         };
+        let access = config.access.instead(begun.token);
         let inner = Arc::new(Inner {
-            managers,
+            managers: Managers::new(&config.managers, &access)?,
+            access,
             session: begun.session,
             lease: begun.lease,
             root: begun.of.root,
@@ -194,6 +214,7 @@ impl PoolClient {
             instances: AtomicU64::new(0),
             numbers: tokio::sync::Mutex::new((0, 0)),
             peers: Mutex::new(BTreeMap::new()),
+            tickets: Mutex::new(BTreeMap::new()),
             open: Mutex::new(BTreeSet::new()),
             config,
         });
@@ -206,7 +227,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn ask_status(config: &Config) -> Result<Status, Error> {
-        let managers = Managers::new(&config.managers)?;
+        let managers = Managers::new(&config.managers, &config.access)?;
         match managers.ask_until(Instant::now() + config.timeout, |_| Request::Status).await? {
             Reply::Status(status) => Ok(status),
             _ => Err(senseless()),
@@ -335,7 +356,11 @@ impl PoolClient {
     /// # Errors
     /// [`Error`]: it is alive.
     pub async fn leave(&self, benefactor: BenefactorId) -> Result<(), Error> {
-        self.inner.ask(Request::Leave(benefactor)).await.map(|_| ())
+        // That is an administrator's affair, and not the session's.
+        let Config { managers, access, timeout, .. } = &self.inner.config;
+        let managers = Managers::new(managers, access)?;
+        let left = managers.ask_until(Instant::now() + *timeout, |_| Request::Leave(benefactor)).await;
+        Ok(left.map(|_| ())?)
     }
 
     /// How the pool is.
@@ -445,11 +470,37 @@ impl Inner {
         match self.ask(Request::Content(inode)).await? {
             Reply::Content(content) if matches!(content.node.kind, Kind::File(_)) => {
                 self.learn(&content.addresses);
+                self.keep(inode, &content.ticket);
                 Ok(content)
             }
             Reply::Content(_) => Err(Error::Refused(path.to_owned(), Refusal::IsADirectory)),
             Reply::Refused(refusal) => Err(Error::Refused(path.to_owned(), refusal)),
             _ => Err(senseless()),
+        }
+    }
+
+    fn keep(&self, inode: Inode, ticket: &Ticket) {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        tickets.insert(inode, ticket.clone());
+        if tickets.len() > TICKETS {
+            // Any: it can be asked for again.
+            let other = if tickets.keys().next() == Some(&inode) { tickets.pop_last() } else { tickets.pop_first() };
+            drop(other);
+        }
+    }
+
+    /// What lets the session read a file; an empty one if no manager says.
+    async fn ticket(&self, inode: Inode) -> Ticket {
+        let known = self.tickets.lock().unwrap_or_else(PoisonError::into_inner).get(&inode).cloned();
+        if let Some(ticket) = known {
+            return ticket;
+        }
+        match self.ask(Request::Content(inode)).await {
+            Ok(Reply::Content(content)) => {
+                self.keep(inode, &content.ticket);
+                content.ticket
+            }
+            _ => Ticket::default(),
         }
     }
 
@@ -473,7 +524,7 @@ impl Inner {
             if peers.get(id).is_some_and(|(known, _)| known == address) {
                 continue;
             }
-            match Peer::new(address) {
+            match Peer::new(address, &self.access) {
                 Ok(peer) => drop(peers.insert(*id, (address.clone(), peer))),
                 Err(error) => tracing::warn!("benefactor {id}: {error}"),
             }
@@ -491,7 +542,12 @@ impl Inner {
         match peer.ask::<Benefactor>(request, within).await {
             Ok(reply) => Some(reply),
             Err(status) => {
-                tracing::debug!("benefactor {id}: {}", status.message());
+                match status.code() {
+                    Code::Unauthenticated | Code::PermissionDenied => {
+                        tracing::warn!("benefactor {id}: {}", status.message())
+                    }
+                    _ => tracing::debug!("benefactor {id}: {}", status.message()),
+                }
                 None
             }
         }

@@ -157,11 +157,12 @@ pub(super) async fn read_chunk(
 ) -> Result<Bytes, Failed> {
     let column = &group.layout.columns[Stripe::new(&group.layout).column(chunk.into())];
     let (mut answers, mut forever) = (Vec::new(), true);
+    let ticket = inner.ticket(inode).await;
     // Copies share the reads: which is asked first goes by the chunk.
     let first = chunk as usize % column.places.len();
     for place in column.places.iter().cycle().skip(first).take(column.places.len()) {
         let of = (GroupOf { inode, group: index }, version, group.by);
-        let get = Get { incarnation: place.incarnation, of, chunk };
+        let get = Get { incarnation: place.incarnation, of, chunk, ticket: ticket.clone() };
         let answer = match inner.ask_benefactor(place.id, chunks::Request::Get(get), ANSWER).await {
             Some(chunks::Reply::Chunk(crc, bytes)) if crc32c::crc32c(&bytes) == crc => return Ok(bytes),
             Some(chunks::Reply::Chunk(..) | chunks::Reply::Corrupt) => "has it damaged",

@@ -9,9 +9,11 @@ use surgetank_pool_core::meta::{Durability, FileState, Group, Key, Kind, Node, P
 use surgetank_pool_core::placement::COPIES_MAX;
 use tonic::Status as Refused;
 
-use super::protocol::{Begin, Begun, Content, Once, Place, Reply, Status};
+use super::protocol::{Begin, Begun, Content, Ended, Once, Place, Reply, Status};
+use super::rights::{self, NOT_ALLOWED, Within};
 use super::{Manager, unique};
 use crate::meta::{Snapshot, Unavailable};
+use crate::security::token::{Claims, Session, Ticket};
 
 impl Manager {
     /// A benefactor joins. In a new life its former key ends in a transaction of its own: that revision is the incarnation, and whoever
@@ -65,9 +67,15 @@ impl Manager {
     }
 
     /// A session begins; its mount is made if it is not there.
-    pub(super) async fn begin(&self, begin: Begin) -> Result<Reply, Refused> {
+    pub(super) async fn begin(&self, by: &Claims, begin: Begin) -> Result<Reply, Refused> {
         let unavailable = |error: Unavailable| Refused::unavailable(error.to_string());
+        let grant = match by {
+            Claims::Mount(grant) => Some(grant),
+            Claims::Member | Claims::Session(_) => None,
+        };
+        grant.map_or(Ok(()), |grant| rights::may_begin(grant, &begin))?;
         let (mount, of) = self.mount(&begin).await?;
+        grant.map_or(Ok(()), |grant| rights::may_use(grant, &of))?;
         let time = self.config.session;
         let lease = self.store.grant(time).await.map_err(unavailable)?;
         let session = SessionId(unique(&*self.store, lease).await.map_err(unavailable)?.0);
@@ -76,7 +84,16 @@ impl Manager {
             return Err(Refused::unavailable("the session did not begin"));
         }
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        Ok(Reply::Begun(Begun { session, lease, millis, mount, of }))
+        let token = self.credentials.key().token(&Claims::Session(Session {
+            session,
+            lease,
+            mount,
+            owner: grant.and_then(|grant| grant.owner),
+            writes: grant.is_none_or(|grant| grant.writes),
+            trusted: grant.is_none(),
+            expires: grant.and_then(|grant| grant.expires),
+        }));
+        Ok(Reply::Begun(Begun { session, lease, millis, mount, of, token }))
     }
 
     /// A mount by its name.
@@ -146,10 +163,18 @@ impl Manager {
     }
 
     /// What is at a path.
-    pub(super) async fn lookup(&self, directory: Inode, path: &Path) -> Result<Reply, Unavailable> {
+    pub(super) async fn lookup(
+        &self,
+        directory: Inode,
+        path: &Path,
+        within: Option<Within>,
+    ) -> Result<Reply, Unavailable> {
         let mut lookup = Lookup::new(directory, path);
         loop {
             let read = self.store.read(&lookup.wants(), &[]).await?;
+            if within.is_some_and(|within| !within.has(&read)) {
+                return Ok(Reply::Refused(NOT_ALLOWED));
+            }
             if let Some(found) = lookup.read(&read.keys) {
                 return Ok(match found {
                     Ok((inode, node)) => Reply::Found(inode, node),
@@ -160,19 +185,29 @@ impl Manager {
     }
 
     /// What a file contains, at one revision.
-    pub(super) async fn content(&self, inode: Inode) -> Result<Reply, Unavailable> {
+    pub(super) async fn content(&self, inode: Inode, by: &Claims) -> Result<Reply, Unavailable> {
         let read = self.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
+        if Within::of(by).is_some_and(|within| !within.has(&read)) {
+            return Ok(Reply::Refused(NOT_ALLOWED));
+        }
+        let ticket = match by {
+            Claims::Session(by) => self.credentials.key().ticket(by.session, inode),
+            Claims::Member | Claims::Mount(_) => Ticket::default(),
+        };
         let [Some(Value::Node(node))] = &values(&read)[..] else { return Ok(Reply::Refused(Refusal::NotFound)) };
         let node = node.clone();
         let groups = groups(read.prefixes.into_iter().flatten(), node.version);
         let places = groups.iter().flat_map(|(_, _, group)| group.layout.places()).map(|place| place.id);
         let addresses = self.members.addresses(places);
-        Ok(Reply::Content(Content { node, groups, addresses }))
+        Ok(Reply::Content(Content { node, groups, addresses, ticket }))
     }
 
     /// What is in a directory.
-    pub(super) async fn read_dir(&self, inode: Inode) -> Result<Reply, Unavailable> {
+    pub(super) async fn read_dir(&self, inode: Inode, within: Option<Within>) -> Result<Reply, Unavailable> {
         let read = self.store.read(&[Key::Node(inode)], &[Prefix::Entries(inode)]).await?;
+        if within.is_some_and(|within| !within.has(&read)) {
+            return Ok(Reply::Refused(NOT_ALLOWED));
+        }
         match &values(&read)[..] {
             [Some(Value::Node(node))] if node.kind == Kind::Directory => {}
             [Some(_)] => return Ok(Reply::Refused(Refusal::NotADirectory)),
@@ -195,7 +230,7 @@ impl Manager {
                 Some(Value::Node(node)) => found.push((name, (child, node))),
                 // It ended between the two reads: the name may stand for another by now.
                 _ => {
-                    if let Reply::Found(child, node) = self.lookup(inode, &Path(vec![name.clone()])).await? {
+                    if let Reply::Found(child, node) = self.lookup(inode, &Path(vec![name.clone()]), within).await? {
                         found.push((name, (child, node)));
                     }
                 }
@@ -209,7 +244,7 @@ impl Manager {
     }
 
     /// An operation that clients may ask for.
-    pub(super) async fn act(&self, operation: &Operation, once: Once) -> Result<Reply, Refused> {
+    pub(super) async fn act(&self, by: &Claims, operation: &Operation, once: Once) -> Result<Reply, Refused> {
         match operation {
             Operation::Create { .. }
             | Operation::OpenForWriting { .. }
@@ -230,7 +265,10 @@ impl Manager {
                 return Err(Refused::permission_denied("clients do not ask for this operation"));
             }
         }
-        let ended = self.commits.perform(operation, Some(once)).await;
+        if matches!(by, Claims::Session(by) if !rights::may_do(by, operation)) {
+            return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
+        }
+        let ended = self.commits.perform_within(operation, Some(once), Within::of(by)).await;
         ended.map(Reply::Ended).map_err(|error| Refused::unavailable(error.to_string()))
     }
 

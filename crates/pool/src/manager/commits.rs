@@ -11,6 +11,7 @@ use surgetank_pool_core::meta::{GroupCommit, Key, RequestId, Value};
 use tokio::sync::{Notify, oneshot};
 
 use super::protocol::{Ended, Once};
+use super::rights::{NOT_ALLOWED, Within};
 use crate::meta::{LeaseEnded, MetaStore, Unavailable};
 
 /// Compares, and writes, of a transaction: etcd takes 128 by default.
@@ -102,8 +103,18 @@ impl Commits {
         }
     }
 
-    /// Carries out an operation, `once` if a client asked for it.
-    pub(super) async fn perform(&self, operation: &Operation, once: Option<Once>) -> Result<Ended, Unavailable> {
+    /// Carries out an operation of this manager.
+    pub(super) async fn perform(&self, operation: &Operation) -> Result<Ended, Unavailable> {
+        self.perform_within(operation, None, None).await
+    }
+
+    /// Carries out an operation, `once` and `within` a mount if a client asked for it.
+    pub(super) async fn perform_within(
+        &self,
+        operation: &Operation,
+        once: Option<Once>,
+        within: Option<Within>,
+    ) -> Result<Ended, Unavailable> {
         let mut first = true;
         loop {
             if let Some(once) = once
@@ -113,7 +124,7 @@ impl Commits {
                 return Ok(ended);
             }
             first = false;
-            let (mut transaction, reply) = self.attempt(operation).await?;
+            let (mut transaction, reply) = self.attempt(operation, within).await?;
             let again = once.is_some_and(|once| once.again);
             if transaction.writes.is_empty() && transaction.compares.len() <= 1 && !again {
                 return Ok(reply);
@@ -144,16 +155,33 @@ impl Commits {
     }
 
     /// Reads what the operation needs; its transaction, and its answer if that takes place.
-    async fn attempt(&self, operation: &Operation) -> Result<(Transaction, Ended), Unavailable> {
+    async fn attempt(
+        &self,
+        operation: &Operation,
+        within: Option<Within>,
+    ) -> Result<(Transaction, Ended), Unavailable> {
+        let not_allowed = || (Transaction::default(), Ended::Refused(NOT_ALLOWED));
         let mut reads = Reads::at(now());
+        let makes = within.and_then(|within| within.makes(operation));
+        if let Some((key, _)) = &makes
+            && self.store.read(std::slice::from_ref(key), &[]).await?.keys.first().is_some_and(Option::is_some)
+        {
+            return Ok(not_allowed());
+        }
         loop {
             match attempt(operation, &reads) {
                 Attempt::Read(keys, prefixes) => {
                     let read = self.store.read(&keys, &prefixes).await?;
+                    if within.is_some_and(|within| !within.has(&read)) {
+                        return Ok(not_allowed());
+                    }
                     keys.into_iter().zip(read.keys).for_each(|(key, stored)| reads.key(key, stored));
                     prefixes.into_iter().zip(read.prefixes).for_each(|(prefix, keys)| reads.prefix(prefix, keys));
                 }
-                Attempt::Commit(transaction, Ok(reply)) => return Ok((transaction, Ended::Reply(reply))),
+                Attempt::Commit(mut transaction, Ok(reply)) => {
+                    transaction.compares.extend(makes.map(|(_, compare)| compare));
+                    return Ok((transaction, Ended::Reply(reply)));
+                }
                 Attempt::Commit(transaction, Err(refusal)) => return Ok((transaction, Ended::Refused(refusal))),
             }
         }

@@ -16,6 +16,7 @@ use super::protocol::{Place, Reply};
 use crate::benefactor::Benefactor;
 use crate::chunks::{self, Alive, CHUNK};
 use crate::rpc::Peer;
+use crate::security::Access;
 
 /// What placement takes for speeds.
 struct Rates {
@@ -223,7 +224,7 @@ pub(super) async fn watch(manager: &Arc<Manager>) {
                 }
             }
             manager.members.known().with_ssd = with_ssd;
-            leased(&manager.members, lends);
+            leased(&manager.members, lends, &manager.access);
         }
         probe(manager).await;
         tokio::time::sleep(manager.config.probe).await;
@@ -231,14 +232,14 @@ pub(super) async fn watch(manager: &Arc<Manager>) {
 }
 
 /// The store has these leases, and no others.
-fn leased(members: &Members, leased: Vec<Lends>) {
+fn leased(members: &Members, leased: Vec<Lends>, access: &Access) {
     let mut known = members.known();
     let now = known.now();
     let there: BTreeSet<placement::Place> = leased.iter().map(|lends| lends.place).collect();
     for lends in leased {
         known.membership.leased(now, lends.place.id, lends.place.incarnation);
         let is_known = known.members.get(&lends.place.id).is_some_and(|member| member.lends == lends);
-        match Peer::new(&lends.address) {
+        match Peer::new(&lends.address, access) {
             Ok(_) if is_known => {}
             Ok(peer) => drop(known.members.insert(lends.place.id, Member { lends, peer, alive: None })),
             Err(error) => tracing::error!("benefactor {}: {error}", lends.place.id),

@@ -10,6 +10,7 @@ mod protocol;
 mod publisher;
 mod rate;
 mod repair;
+mod rights;
 mod roles;
 mod target;
 mod warden;
@@ -29,10 +30,13 @@ use tonic::Status as Refused;
 use self::commits::Commits;
 use self::members::Members;
 pub use self::protocol::{Begin, Begun, Content, Ended, NUMBERS, Once, Place, Reply, Request, Status};
+use self::rights::Within;
 use self::roles::Tenure;
 pub use self::target::ASIDE;
 use crate::meta::{MetaStore, Unavailable};
 use crate::rpc::{Listener, Service};
+use crate::security::token::Claims;
+use crate::security::{Access, Credentials};
 
 /// Times of a manager.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +98,9 @@ pub struct Manager {
     tenure: Tenure,
     commits: Commits,
     members: Members,
+    credentials: Credentials,
+    /// What benefactors are shown.
+    access: Access,
     /// The pool's number.
     pool: u64,
     rate: rate::Rate,
@@ -109,7 +116,10 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
     let tenure = Tenure::begin(&*store, config.role).await?;
     let id = tenure.manager();
     let pool = pool(&*store).await?;
+    let credentials = listener.credentials().clone();
     let manager = Arc::new(Manager {
+        access: credentials.access(),
+        credentials,
         commits: Commits::new(Arc::clone(&store), id, tenure.lease()),
         members: Members::new(config.membership),
         rate: rate::Rate::default(),
@@ -180,20 +190,22 @@ impl Service for Manager {
     type Request = Request;
     type Reply = Reply;
 
-    async fn answer(self: Arc<Self>, request: Request) -> Result<Reply, Refused> {
+    async fn answer(self: Arc<Self>, by: Claims, request: Request) -> Result<Reply, Refused> {
+        rights::check(&by, &request)?;
+        let within = Within::of(&by);
         let answered = match request {
             Request::Join(lends) => self.join(lends).await,
             Request::Renew(lease) => self.store.renew(lease).await.map(Reply::Renewed),
-            Request::Begin(begin) => return self.begin(begin).await,
+            Request::Begin(begin) => return self.begin(&by, begin).await,
             Request::End(session, lease) => self.end(session, lease).await,
             Request::Numbers(lease) => {
                 unique(&*self.store, lease).await.map(|revision| Reply::Numbers(revision.0 * NUMBERS))
             }
-            Request::Lookup(directory, path) => self.lookup(directory, &path).await,
-            Request::Content(inode) => self.content(inode).await,
-            Request::ReadDir(inode) => self.read_dir(inode).await,
+            Request::Lookup(directory, path) => self.lookup(directory, &path, within).await,
+            Request::Content(inode) => self.content(inode, &by).await,
+            Request::ReadDir(inode) => self.read_dir(inode, within).await,
             Request::Place(place) => Ok(self.place(&place)),
-            Request::Do(operation, once) => return self.act(&operation, once).await,
+            Request::Do(operation, once) => return self.act(&by, &operation, once).await,
             Request::Status => self.status().await,
             Request::Leave(id) => return self.leave(id).await,
         };

@@ -8,6 +8,7 @@ use surgetank_pool_core::meta::{Durability, Group, Name, Node};
 use surgetank_pool_core::placement::{self, Layout, Media};
 
 use crate::rpc::Method;
+use crate::security::token::{Ticket, Token};
 use crate::wire::{wire_enum, wire_struct};
 
 /// A session of a mount to begin.
@@ -32,6 +33,8 @@ pub struct Begun {
     pub mount: MountId,
     /// The mount.
     pub of: Mount,
+    /// What the session shows from now on.
+    pub token: Token,
 }
 
 /// Where chunks are to go.
@@ -84,6 +87,8 @@ pub struct Content {
     pub groups: Vec<(u32, Version, Group)>,
     /// Where their benefactors are reached.
     pub addresses: Vec<(BenefactorId, String)>,
+    /// Lets the session read its chunks.
+    pub ticket: Ticket,
 }
 
 /// How the pool is.
@@ -176,10 +181,10 @@ pub const NUMBERS: u64 = 1 << 24;
 wire_struct! {
     Lease { 0 }
     Begin { name, make }
-    Begun { session, lease, millis, mount, of }
+    Begun { session, lease, millis, mount, of, token }
     Place { bytes, copies, media, spread, without, apart }
     Once { session, lease, number, again }
-    Content { node, groups, addresses }
+    Content { node, groups, addresses, ticket }
     Status { benefactors, files, journal, drain_bytes_s }
 }
 

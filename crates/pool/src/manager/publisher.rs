@@ -181,7 +181,7 @@ impl Work {
             while let Some((journal, ended)) = self.publisher.next_record() {
                 let (publisher, mount) = (self.manager.tenure.manager(), self.id);
                 let operation = Operation::Published { publisher, mount, journal, ended };
-                match self.manager.commits.perform(&operation, None).await? {
+                match self.manager.commits.perform(&operation).await? {
                     Ended::Refused(Refusal::NotThePublisher) => return Ok(Step::NotThePublisher),
                     _ => self.publisher.recorded(journal),
                 }

@@ -24,6 +24,7 @@ use super::protocol;
 use crate::benefactor::Benefactor;
 use crate::chunks::{self, Adopt, CHUNK, Copy, Fence, Get};
 use crate::meta::Unavailable;
+use crate::security::token::Ticket;
 
 /// Chunks that a benefactor is asked to fetch at a time.
 const BATCH: usize = 8;
@@ -360,7 +361,7 @@ async fn relocate(
         }
         None => Operation::Relocate { warden, inode, group, from, to },
     };
-    Ok(matches!(manager.commits.perform(&operation, None).await?, protocol::Ended::Reply(_)))
+    Ok(matches!(manager.commits.perform(&operation).await?, protocol::Ended::Reply(_)))
 }
 
 /// Why a copy was not made.
@@ -463,7 +464,8 @@ impl Work {
             for place in places.iter().filter(|place| place.id != except) {
                 let Some(member) = self.manager.members.newest(place.id) else { continue };
                 let incarnation = member.lends.place.incarnation;
-                let get = Get { incarnation, of: (of.group, of.version, of.by), chunk: 0 };
+                let ticket = Ticket::default();
+                let get = Get { incarnation, of: (of.group, of.version, of.by), chunk: 0, ticket };
                 let asked = member.peer.ask::<Benefactor>(chunks::Request::Table(get), ANSWER).await;
                 let Ok(chunks::Reply::Table(table)) = asked else { continue };
                 let source = u16::try_from(sources.len()).map_err(|_| NotBrought::NoSource)?;

@@ -93,11 +93,11 @@ async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailabl
         match &node.at {
             Some(_) if lost => {
                 let operation = Operation::WriterLost { inode, journal: manager.number()? };
-                manager.commits.perform(&operation, None).await?;
+                manager.commits.perform(&operation).await?;
             }
             Some(_) if node.kind == Kind::File(FileState::Drained) => drained.push((stored.modified, inode)),
             None if node.published >= node.journalled => {
-                manager.commits.perform(&Operation::Forget { inode }, None).await?;
+                manager.commits.perform(&Operation::Forget { inode }).await?;
             }
             _ => {}
         }
@@ -105,7 +105,7 @@ async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailabl
     if short {
         drained.sort_unstable();
         for (_, inode) in drained {
-            manager.commits.perform(&Operation::Evict { inode }, None).await?;
+            manager.commits.perform(&Operation::Evict { inode }).await?;
         }
     }
     Ok(read.revision)

@@ -15,6 +15,8 @@ use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::manager;
 use surgetank_pool::meta::{Embedded, MetaStore};
 use surgetank_pool::rpc::Listener;
+use surgetank_pool::security::Credentials;
+use surgetank_pool::security::token::Key;
 use surgetank_pool_core::id::{BenefactorId, Domain};
 use surgetank_pool_core::membership;
 use surgetank_pool_core::meta::{Durability, Prefix, Value};
@@ -35,13 +37,17 @@ pub struct Process {
 }
 
 impl Process {
-    fn start<F: Future<Output = ()> + Send + 'static>(at: &str, run: impl FnOnce(Listener) -> F) -> Self {
+    fn start<F: Future<Output = ()> + Send + 'static>(
+        at: &str,
+        credentials: &Credentials,
+        run: impl FnOnce(Listener) -> F,
+    ) -> Self {
         let runtime = runtime();
         let entered = runtime.enter();
         // A former process may have the port for another moment.
         let listener = (0..100)
             .find_map(|_| {
-                let bound = Listener::bind(at);
+                let bound = Listener::bind(at, credentials);
                 if bound.is_err() {
                     std::thread::sleep(Duration::from_millis(20));
                 }
@@ -108,6 +114,8 @@ pub struct Pool {
     pub disks: Vec<Option<Disk>>,
     /// With which sentence a benefactor ended by itself last.
     pub said: Arc<Mutex<String>>,
+    /// What its processes have.
+    pub credentials: Credentials,
     /// How often wardens look.
     sweep: Duration,
 }
@@ -142,6 +150,7 @@ impl Pool {
             memory,
             disks,
             said: Arc::default(),
+            credentials: Credentials::new(Key::generate().expect("a key")),
             sweep,
         };
         pool.open_store();
@@ -202,7 +211,7 @@ impl Pool {
             },
             ..manager::Config::default()
         };
-        Process::start(at, async move |listener| {
+        Process::start(at, &self.credentials, async move |listener| {
             let _ = manager::run(config, store, listener).await;
         })
     }
@@ -221,9 +230,10 @@ impl Pool {
             memory: self.memory,
             ssd: None,
             managers: self.addresses(),
+            advertise: None,
         };
         let (said, disk) = (Arc::clone(&self.said), self.disks[id].clone());
-        Process::start("127.0.0.1:0", async move |listener| {
+        Process::start("127.0.0.1:0", &self.credentials, async move |listener| {
             let ssd = match disk {
                 Some(disk) => Some(disk.open().await),
                 None => None,
@@ -275,7 +285,7 @@ impl Pool {
     }
 
     pub fn config_of(&self, durability: Durability) -> client::Config {
-        let mut config = client::Config::new(self.addresses(), "scratch");
+        let mut config = client::Config::new(self.addresses(), self.credentials.access(), "scratch");
         config.make = Some((self.target(), durability));
         config.timeout = LONG;
         config

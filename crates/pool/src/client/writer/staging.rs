@@ -105,9 +105,10 @@ impl Writer {
         let Some(group) = self.groups.get(&index) else { return Ok(()) };
         let Some((version, by)) = group.committed else { return Ok(()) };
         let of = (GroupOf { inode: self.inode, group: index }, version, by);
+        let ticket = self.inner.ticket(self.inode).await;
         let mut chunks: BTreeMap<u32, Chunk> = BTreeMap::new();
         for place in group.layout.places() {
-            let get = Get { incarnation: place.incarnation, of, chunk: 0 };
+            let get = Get { incarnation: place.incarnation, of, chunk: 0, ticket: ticket.clone() };
             match self.inner.ask_benefactor(place.id, chunks::Request::Table(get), ANSWER).await {
                 Some(Reply::Table(table)) => {
                     for (number, entry) in table {

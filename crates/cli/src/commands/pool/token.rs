@@ -1,0 +1,109 @@
+//! `surgetank pool token` and `surgetank pool certificates`: what others are let in with.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use surgetank_model::units::Span;
+use surgetank_pool::security::token::{Claims, Grant, now};
+use surgetank_pool::security::{Credentials, certificates, files};
+use surgetank_report::{Failure, output};
+
+use super::shown::DIRECTORY;
+
+/// Flags of `pool token`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank pool token --target /scratch/a --owner 1000:1000 --out a.token
+  surgetank pool token --target /scratch/run1 --valid '12 h' --out run1.token
+
+Whoever has the token mounts the pool with that target, or one below it, by `surgetank mount … --token FILE`, until the token \
+expires by the clocks of managers and benefactors. A token cannot be taken back but by a new key: remove the key's file and \
+start the pool again.")]
+pub struct Make {
+    /// Mounts drain to this directory or below it: its full path, as managers see it
+    #[arg(long, value_name = "DIR")]
+    target: PathBuf,
+    /// This mount alone [default: all with that target]
+    #[arg(long, value_name = "NAME")]
+    mount: Option<String>,
+    /// Everything that is made belongs to this user and group [default: to whom the mount says]
+    #[arg(long, value_name = "UID:GID", value_parser = owner)]
+    owner: Option<(u32, u32)>,
+    /// Files can be read, and not written
+    #[arg(long)]
+    read_only: bool,
+    /// How long it allows anything
+    #[arg(long, value_name = "TIME", default_value = "7 d")]
+    valid: Span,
+    /// The pool's directory
+    #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
+    directory: PathBuf,
+    /// A file to write it to, which nobody else reads [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+fn owner(text: &str) -> Result<(u32, u32), String> {
+    let parts = text.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
+    parts.ok_or_else(|| format!("`{text}` is no owner: write the numbers of a user and a group, such as 1000:1000"))
+}
+
+impl Make {
+    pub fn run(&self) -> Result<(), Failure> {
+        let target = self.target.to_str().filter(|_| self.target.is_absolute()).ok_or_else(|| {
+            let shown = self.target.display();
+            Failure::Invalid(format!("--target {shown}: a token has the full path of a directory, in UTF-8"))
+        })?;
+        let credentials = Credentials::read(&self.directory.join(files::KEY_FILE), None).map_err(Failure::invalid)?;
+        let token = credentials.key().token(&Claims::Mount(Grant {
+            // Without slashes at its end.
+            target: Path::new(target).components().collect::<PathBuf>().display().to_string(),
+            mount: self.mount.clone(),
+            owner: self.owner,
+            writes: !self.read_only,
+            expires: Some(now().saturating_add(self.valid.0.as_secs())),
+        }));
+        let Some(out) = &self.out else { return output::print(token.to_text()) };
+        if out.exists() {
+            return Err(Failure::Invalid(format!("--out {}: there is such a file: name another", out.display())));
+        }
+        files::write_private(out, &format!("{}\n", token.to_text()))
+            .map_err(|error| Failure::Failed(format!("cannot write {}: {error}: name another file", out.display())))
+    }
+}
+
+/// Flags of `pool certificates`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank pool certificates pki --host node1 --host node2 --client login1
+  surgetank pool certificates pki --host 10.0.0.1 --valid '30 d'
+
+DIR/NAME is what a machine needs: give it to that machine, and name it with --certificates. DIR/ca-key.pem issues certificates \
+and stays here. Another run with the same DIR makes more of the same authority, or replaces what has expired; running processes \
+take new files up.")]
+pub struct Certificates {
+    /// Where they are made
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// A machine that runs managers or benefactors, by the name or address that others call it
+    #[arg(long = "host", value_name = "NAME")]
+    hosts: Vec<String>,
+    /// A machine that mounts alone
+    #[arg(long = "client", value_name = "NAME")]
+    clients: Vec<String>,
+    /// How long they count
+    #[arg(long, value_name = "TIME", default_value = "365 d")]
+    valid: Span,
+}
+
+impl Certificates {
+    pub fn run(&self) -> Result<(), Failure> {
+        if self.hosts.is_empty() && self.clients.is_empty() {
+            return Err(Failure::Invalid("name a machine at least, with --host or --client".to_owned()));
+        }
+        let valid = self.valid.0.min(Duration::from_secs(100 * 365 * 86_400));
+        let made = certificates::make(&self.directory, &self.hosts, &self.clients, valid).map_err(Failure::invalid)?;
+        made.iter().try_for_each(|directory| output::print(&directory.display().to_string()))
+    }
+}

@@ -1,0 +1,165 @@
+//! What a token allows whoever asks a manager.
+
+use std::path::Path;
+
+use surgetank_pool_core::id::{Inode, MountId};
+use surgetank_pool_core::meta::operation::{Operation, Refusal};
+use surgetank_pool_core::meta::store::Compare;
+use surgetank_pool_core::meta::value::Mount;
+use surgetank_pool_core::meta::{Key, Value};
+use tonic::Status as Refused;
+
+use super::protocol::{Begin, NUMBERS, Request};
+use crate::meta::Snapshot;
+use crate::security::token::{Claims, Grant, Session};
+
+/// The least right that a request needs, and what of it the token must name.
+pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
+    let is_allowed = match (by, request) {
+        (Claims::Member, _) | (_, Request::Status) | (Claims::Mount(_), Request::Begin(_)) => true,
+        (Claims::Session(by), Request::Renew(lease) | Request::Numbers(lease)) => *lease == by.lease,
+        (Claims::Session(by), Request::End(session, lease)) => (*session, *lease) == (by.session, by.lease),
+        (Claims::Session(by), Request::Do(operation, once)) => {
+            (once.session, once.lease) == (by.session, by.lease) && is_own(by, operation)
+        }
+        (Claims::Session(_), Request::Lookup(..) | Request::Content(_) | Request::ReadDir(_) | Request::Place(_)) => {
+            true
+        }
+        (Claims::Session(_), Request::Join(_) | Request::Begin(_) | Request::Leave(_)) | (Claims::Mount(_), _) => false,
+    };
+    if is_allowed { Ok(()) } else { Err(Refused::permission_denied("the token does not allow this request")) }
+}
+
+/// Whether an operation is asked in the name of the session itself.
+fn is_own(by: &Session, operation: &Operation) -> bool {
+    match operation {
+        Operation::Create { writer, .. } | Operation::OpenForWriting { writer, .. } => {
+            *writer == (by.session, by.lease)
+        }
+        Operation::Commit { session, .. } | Operation::Close { session, .. } => *session == by.session,
+        _ => true,
+    }
+}
+
+/// Whether a session may ask for an operation at all; of which mount its files are is found when they are read.
+pub(super) fn may_do(by: &Session, operation: &Operation) -> bool {
+    let keeps = |user: Option<u32>, group: Option<u32>| {
+        by.owner
+            .is_none_or(|owner| user.is_none_or(|user| user == owner.0) && group.is_none_or(|group| group == owner.1))
+    };
+    by.writes
+        && match operation {
+            Operation::Create { owner, fresh, .. }
+            | Operation::MakeDirectory { owner, fresh, .. }
+            | Operation::MakeLink { owner, fresh, .. } => {
+                // Below them lie the numbers of roots.
+                keeps(Some(owner.1), Some(owner.2)) && *fresh >= NUMBERS
+            }
+            Operation::SetAttributes { attributes, .. } => keeps(attributes.user, attributes.group),
+            _ => true,
+        }
+}
+
+/// The mount that nodes must be of, and whether numbers are believed to be new.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Within {
+    pub(super) mount: MountId,
+    pub(super) trusted: bool,
+}
+
+impl Within {
+    pub(super) fn of(by: &Claims) -> Option<Self> {
+        match by {
+            Claims::Session(by) => Some(Self { mount: by.mount, trusted: by.trusted }),
+            Claims::Member | Claims::Mount(_) => None,
+        }
+    }
+
+    /// Whether everything that was read is the mount's.
+    pub(super) fn has(&self, read: &Snapshot) -> bool {
+        read.keys.iter().flatten().all(|stored| match &stored.value {
+            Value::Node(node) => node.mount == self.mount,
+            _ => true,
+        })
+    }
+
+    /// The node that an operation makes, whose number must not be another's already.
+    pub(super) fn makes(&self, operation: &Operation) -> Option<(Key, Compare)> {
+        match operation {
+            Operation::Create { fresh, .. }
+            | Operation::MakeDirectory { fresh, .. }
+            | Operation::MakeLink { fresh, .. }
+                if !self.trusted =>
+            {
+                let key = Key::Node(Inode(*fresh));
+                Some((key.clone(), Compare::Absent(key)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What is answered to whom it is not allowed.
+pub(super) const NOT_ALLOWED: Refusal = Refusal::NotAllowed;
+
+/// Whether a session of this mount may begin.
+pub(super) fn may_begin(grant: &Grant, begin: &Begin) -> Result<(), Refused> {
+    if grant.mount.as_ref().is_some_and(|mount| *mount != begin.name) {
+        let sentence = format!("the token is for mount `{}` alone", grant.mount.as_deref().unwrap_or_default());
+        return Err(Refused::permission_denied(sentence));
+    }
+    match &begin.make {
+        // Mounts of file systems are found by their targets' paths.
+        Some((target, _)) if begin.name.starts_with('/') && *target != begin.name => {
+            Err(Refused::permission_denied(format!("mount `{}`: a name that is a path is its target's", begin.name)))
+        }
+        // As it is written: a link in it could lead elsewhere later.
+        Some((target, _)) if std::fs::canonicalize(target).is_ok_and(|full| full != Path::new(target)) => {
+            Err(Refused::permission_denied(format!("target `{target}`: the token wants its full path without links")))
+        }
+        Some((target, _)) => is_below(grant, target),
+        None => Ok(()),
+    }
+}
+
+/// Whether the token lets a mount in that is there.
+pub(super) fn may_use(grant: &Grant, mount: &Mount) -> Result<(), Refused> {
+    is_below(grant, &mount.target)
+}
+
+fn is_below(grant: &Grant, target: &str) -> Result<(), Refused> {
+    let is_plain = Path::new(target).components().all(|part| part != std::path::Component::ParentDir);
+    if is_plain && Path::new(target).starts_with(&grant.target) {
+        return Ok(());
+    }
+    Err(Refused::permission_denied(format!(
+        "the token is for mounts that drain to {} or below, not to {target}",
+        grant.target
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use surgetank_pool_core::meta::Durability;
+    use surgetank_pool_core::placement::Media;
+
+    use super::*;
+
+    #[test]
+    fn a_grant_reaches_its_own_target_and_mount() {
+        let grant = Grant { target: "/s/run1".into(), mount: None, owner: None, writes: true, expires: None };
+        let begin = |target: &str| Begin {
+            name: target.to_owned(),
+            make: Some((target.to_owned(), Durability::Copies { copies: 1, media: Media::Any })),
+        };
+        assert!(may_begin(&grant, &begin("/s/run1")).is_ok() && may_begin(&grant, &begin("/s/run1/deeper")).is_ok());
+        for other in ["/s", "/s/run10", "/", "/s/run1/../run2", "s/run1"] {
+            assert!(may_begin(&grant, &begin(other)).is_err(), "{other}");
+        }
+        let make = begin("/s/run1").make;
+        assert!(may_begin(&grant, &Begin { name: "/s/run2".into(), make: make.clone() }).is_err(), "another's name");
+        assert!(may_begin(&grant, &Begin { name: "scratch".into(), make }).is_ok());
+        let grant = Grant { mount: Some("/s/run1/a".into()), ..grant };
+        assert!(may_begin(&grant, &begin("/s/run1/a")).is_ok() && may_begin(&grant, &begin("/s/run1/b")).is_err());
+    }
+}

@@ -1,0 +1,266 @@
+//! A manager, and a benefactor, as processes of their own: for pools of several machines.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use surgetank_model::Bytes;
+use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers};
+use surgetank_pool_core::id::{BenefactorId, Domain};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+
+use crate::benefactor;
+use crate::chunks::CHUNK;
+use crate::client::{self, PoolClient};
+use crate::local::{Error, Undrained, open, undrained};
+use crate::manager;
+use crate::meta::MetaStore;
+use crate::rpc::{self, Listener, advertised};
+use crate::security::tls::{BadCertificates, Tls};
+use crate::security::{Access, Credentials};
+
+/// The store's file in the pool's directory.
+const STORE: &str = "pool.redb";
+/// How long managers may take to say who lends.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// A manager to run.
+#[derive(Clone, Debug)]
+pub struct ManagerConfig {
+    /// Where the pool's key and its store are kept.
+    pub directory: PathBuf,
+    /// Where it listens: HOST:PORT.
+    pub listen: String,
+    /// Its certificates.
+    pub certificates: Option<PathBuf>,
+}
+
+/// What a process is doing until it ends.
+struct Running {
+    runtime: Option<Runtime>,
+    ended: oneshot::Receiver<String>,
+}
+
+impl Running {
+    fn start(runtime: Runtime, task: impl Future<Output = String> + Send + 'static) -> Self {
+        let (tell, ended) = oneshot::channel();
+        runtime.spawn(async move {
+            let _ = tell.send(task.await);
+        });
+        Self { runtime: Some(runtime), ended }
+    }
+
+    fn has_ended(&mut self) -> Option<String> {
+        self.ended.try_recv().ok()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(2));
+        }
+    }
+}
+
+/// Reads the certificates of a process that serves.
+///
+/// # Errors
+/// [`Error::Certificates`].
+fn tls(certificates: Option<&Path>) -> Result<Option<Tls>, Error> {
+    Ok(certificates.map(|directory| Tls::read(directory, true)).transpose()?)
+}
+
+/// Opens the pool's store. Which one it is, is decided here alone.
+fn store(directory: &Path) -> Result<Arc<dyn MetaStore>, Error> {
+    Ok(Arc::new(open(&directory.join(STORE), &directory.display().to_string())?))
+}
+
+/// A manager that runs. Dropping it ends it; everything that it knows is in the store.
+pub struct ManagerProcess {
+    address: String,
+    store: Arc<dyn MetaStore>,
+    running: Running,
+}
+
+impl ManagerProcess {
+    /// Makes the pool's directory and key if they are not there, opens the store, and serves.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn start(config: &ManagerConfig) -> Result<Self, Error> {
+        rpc::check(&config.listen, config.certificates.is_some())?;
+        let tls = tls(config.certificates.as_deref())?;
+        make_directory(&config.directory)?;
+        let credentials = Credentials::of_directory(&config.directory, tls)?;
+        let runtime = Builder::new_multi_thread().thread_name("manager").enable_all().build()?;
+        let entered = runtime.enter();
+        let store = store(&config.directory)?;
+        let listener = Listener::bind(&config.listen, &credentials)?;
+        let address = listener.address()?.to_string();
+        let of_manager = Arc::clone(&store);
+        drop(entered);
+        let running = Running::start(runtime, async move {
+            match manager::run(manager::Config::default(), of_manager, listener).await {
+                Ok(()) => "it has no more to serve".to_owned(),
+                Err(error) => error.to_string(),
+            }
+        });
+        Ok(Self { address, store, running })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Files that their targets do not have.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub fn undrained(&self) -> Result<Vec<Undrained>, Error> {
+        match &self.running.runtime {
+            Some(runtime) => runtime.block_on(undrained(&*self.store)).map_err(|error| Error::Ended(error.to_string())),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Why it has ended, if it has.
+    pub fn has_ended(&mut self) -> Option<String> {
+        self.running.has_ended()
+    }
+}
+
+/// A directory that nobody else reads.
+pub(crate) fn make_directory(directory: &Path) -> Result<(), Error> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| {
+        Error::Directory(directory.display().to_string(), format!("{error}: name one that can be written"))
+    })
+}
+
+/// A benefactor to run.
+#[derive(Clone, Debug)]
+pub struct BenefactorConfig {
+    /// The pool's key.
+    pub key: PathBuf,
+    /// The managers' addresses.
+    pub managers: Vec<String>,
+    /// Where it listens: HOST:PORT.
+    pub listen: String,
+    /// Where others reach it, if not there.
+    pub advertise: Option<String>,
+    /// Its certificates.
+    pub certificates: Option<PathBuf>,
+    /// Its number in the pool. `None`: one that is made of its address, so that it keeps it.
+    pub id: Option<u32>,
+    /// What it fails with: benefactors of one name fail together.
+    pub domain: String,
+    /// Memory that it lends.
+    pub memory: Bytes,
+}
+
+/// A benefactor that runs. Dropping it ends it: what it has in memory is lost.
+pub struct BenefactorProcess {
+    address: String,
+    id: BenefactorId,
+    of_pool: client::Config,
+    running: Running,
+}
+
+impl BenefactorProcess {
+    /// Asks the managers who lends, and joins.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn start(config: &BenefactorConfig) -> Result<Self, Error> {
+        if Buffers::new(config.memory.get(), CHUNK).is_err() {
+            return Err(Error::Memory(config.memory, Bytes::new(CHUNK * BUFFERS as u64)));
+        }
+        rpc::check(&config.listen, config.certificates.is_some())?;
+        let credentials = Credentials::read(&config.key, tls(config.certificates.as_deref())?)?;
+        let runtime = Builder::new_multi_thread().thread_name("benefactor").enable_all().build()?;
+        let entered = runtime.enter();
+        let listener = Listener::bind(&config.listen, &credentials)?;
+        let address = advertised(listener.address()?, config.advertise.as_deref())?;
+        drop(entered);
+        let id = BenefactorId(config.id.unwrap_or_else(|| number(&address)));
+        let of_pool = of_pool(&config.managers, credentials.access());
+        runtime.block_on(is_free(&of_pool, id, &address))?;
+        let of_benefactor = benefactor::Config {
+            id,
+            domain: Domain(number(&config.domain)),
+            memory: config.memory.get(),
+            ssd: None,
+            managers: config.managers.clone(),
+            advertise: Some(address.clone()),
+        };
+        let running = Running::start(runtime, async move {
+            match benefactor::run(of_benefactor, listener).await {
+                Ok(()) => "it has no more to serve".to_owned(),
+                Err(error) => error.to_string(),
+            }
+        });
+        Ok(Self { address, id, of_pool, running })
+    }
+
+    /// Where others reach it.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn id(&self) -> BenefactorId {
+        self.id
+    }
+
+    /// How many files the pool has that their targets do not have yet; `None`: no manager says.
+    #[must_use]
+    pub fn undrained(&self) -> Option<u64> {
+        let runtime = self.running.runtime.as_ref()?;
+        let status = runtime.block_on(PoolClient::ask_status(&self.of_pool)).ok()?;
+        // Created and replicated.
+        Some(status.files.iter().take(2).sum())
+    }
+
+    /// Why it has ended, if it has.
+    pub fn has_ended(&mut self) -> Option<String> {
+        self.running.has_ended()
+    }
+}
+
+fn of_pool(managers: &[String], access: Access) -> client::Config {
+    let mut config = client::Config::new(managers.to_vec(), access, "");
+    config.timeout = Duration::from_secs(5);
+    config
+}
+
+/// A number for a name: of different names almost always another.
+fn number(name: &str) -> u32 {
+    crc32c::crc32c(name.as_bytes())
+}
+
+/// Whether nobody lends under this number elsewhere.
+async fn is_free(of_pool: &client::Config, id: BenefactorId, address: &str) -> Result<(), Error> {
+    let mut config = of_pool.clone();
+    config.timeout = ANSWER;
+    let status = PoolClient::ask_status(&config).await.map_err(|error| Error::Ended(error.to_string()))?;
+    match status.benefactors.iter().find(|(lends, _)| lends.place.id == id && lends.address != address) {
+        Some((lends, _)) => Err(Error::Ended(format!(
+            "{} lends as benefactor {id} already: choose another number with --id, or end that one first",
+            lends.address
+        ))),
+        None => Ok(()),
+    }
+}
+
+impl From<BadCertificates> for Error {
+    fn from(error: BadCertificates) -> Self {
+        Self::Certificates(error.0)
+    }
+}
