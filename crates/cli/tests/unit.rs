@@ -23,8 +23,29 @@ fn unit() -> PathBuf {
 
 #[test]
 fn the_unit_leaves_the_service_little() {
+    leaves_little(&unit(), EXPOSURE_MAX);
+}
+
+#[test]
+fn the_units_of_a_pool_leave_its_parts_little_and_give_their_commands_what_they_take() {
+    for (part, exposure_max) in [("manager", "27"), ("benefactor", "25")] {
+        let unit = root().join(format!("packaging/systemd/surgetank-pool-{part}.service"));
+        leaves_little(&unit, exposure_max);
+        let text = std::fs::read_to_string(&unit).unwrap().replace("\\\n", " ");
+        let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/surgetank ")).unwrap();
+        // With an address on which it cannot listen: the flags are read before.
+        let arguments = line.replace("${MEMORY}", "16_GiB").replace("${LISTEN}", "nowhere");
+        let arguments = arguments.replace("${MANAGERS}", "127.0.0.1:1").replace("${DOMAIN}", "rack1");
+        let arguments = arguments.split_whitespace().map(|word| word.replace('_', " "));
+        let output = Command::new(env!("CARGO_BIN_EXE_surgetank")).args(arguments).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains("`nowhere` is no address"), "{told}");
+    }
+}
+
+fn leaves_little(unit: &Path, exposure_max: &str) {
     let mut analyze = Command::new("systemd-analyze");
-    analyze.args(["security", "--no-pager", "--offline=true", "--threshold", EXPOSURE_MAX]).arg(unit());
+    analyze.args(["security", "--no-pager", "--offline=true", "--threshold", exposure_max]).arg(unit);
     let answer = match analyze.output() {
         Ok(answer) => answer,
         Err(error) => return eprintln!("skipped: systemd-analyze cannot be run here: {error}"),
