@@ -27,6 +27,8 @@ use support::{LONG, MIB, Pool, Took, filled, flag, in_memory, json, place, read,
 use surgetank_pool::chunks;
 use surgetank_pool::client::PoolClient;
 use surgetank_pool::rpc::{Listener, Peer, Service};
+use surgetank_pool::security::Credentials;
+use surgetank_pool::security::token::{Claims, Key};
 use surgetank_pool_core::benefactor::holdings::{Entry, Instance};
 use surgetank_pool_core::id::{Incarnation, Inode, SessionId};
 use surgetank_pool_core::meta::Durability;
@@ -55,7 +57,7 @@ impl Service for Sink {
     type Request = chunks::Request;
     type Reply = chunks::Reply;
 
-    async fn answer(self: Arc<Self>, request: chunks::Request) -> Result<chunks::Reply, tonic::Status> {
+    async fn answer(self: Arc<Self>, _: Claims, request: chunks::Request) -> Result<chunks::Reply, tonic::Status> {
         Ok(match request {
             chunks::Request::Put(put) if self.checks && crc32c::crc32c(&put.bytes) != put.entry.crc => {
                 chunks::Reply::Corrupt
@@ -67,12 +69,14 @@ impl Service for Sink {
 
 /// Sends chunks to as many servers as there are benefactors, as many at a time as the library does.
 fn wire(mib: usize, checks: bool) -> Took {
+    let credentials = Credentials::new(Key::generate().expect("a key"));
     let servers: Vec<(Runtime, Peer)> = (0..BENEFACTORS)
         .map(|_| {
             let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
             let entered = runtime.enter();
-            let listener = Listener::bind("127.0.0.1:0").expect("a port is free");
-            let peer = Peer::new(&listener.address().expect("it has an address").to_string()).expect("it is loopback");
+            let listener = Listener::bind("127.0.0.1:0", &credentials).expect("a port is free");
+            let address = listener.address().expect("it has an address").to_string();
+            let peer = Peer::new(&address, &credentials.access()).expect("it is loopback");
             runtime.spawn(listener.serve(Arc::new(Sink { checks })));
             drop(entered);
             (runtime, peer)

@@ -12,6 +12,8 @@ use surgetank_mount::Mount;
 use surgetank_pool::client::{Config, PoolClient};
 use surgetank_pool::meta::{Embedded, MetaStore};
 use surgetank_pool::rpc::Listener;
+use surgetank_pool::security::token::Key;
+use surgetank_pool::security::{Access, Credentials};
 use surgetank_pool::{benefactor, manager};
 use surgetank_pool_core::id::{BenefactorId, Domain};
 use surgetank_pool_core::meta::Durability;
@@ -115,6 +117,7 @@ pub fn wait_drained(directory: &Path) {
 /// A pool whose benefactors listen at addresses of their own: 127.0.0.11 and so on.
 pub struct Pool {
     managers: Vec<String>,
+    access: Access,
     memory: u64,
     benefactors: Vec<Runtime>,
     store: Option<Runtime>,
@@ -130,7 +133,8 @@ impl Pool {
         let entered = runtime.enter();
         let store: Arc<dyn MetaStore> =
             Arc::new(Embedded::open(&directory.path().join("pool.redb")).expect("the store opens"));
-        let listener = Listener::bind("127.0.0.1:0").expect("a port is free");
+        let credentials = Credentials::new(Key::generate().expect("a key"));
+        let listener = Listener::bind("127.0.0.1:0", &credentials).expect("a port is free");
         let managers = vec![listener.address().expect("it has an address").to_string()];
         runtime.spawn(manager::run(manager::Config::default(), store, listener));
         drop(entered);
@@ -138,21 +142,26 @@ impl Pool {
         let lend = |number| {
             let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
             let entered = runtime.enter();
-            let listener = Listener::bind(&format!("127.0.0.{}:0", 11 + number)).expect("a port is free");
+            let listener = Listener::bind(&format!("127.0.0.{}:0", 11 + number), &credentials).expect("a port is free");
             let (id, domain, managers) = (BenefactorId(number), Domain(number), managers.clone());
-            runtime.spawn(benefactor::run(benefactor::Config { id, domain, memory, ssd: None, managers }, listener));
+            runtime.spawn(benefactor::run(
+                benefactor::Config { id, domain, memory, ssd: None, managers, advertise: None },
+                listener,
+            ));
             drop(entered);
             runtime
         };
         let lending = (0..benefactors).map(lend).collect();
         let client = Builder::new_multi_thread().enable_all().build().expect("a runtime");
-        let pool = Self { managers, memory, benefactors: lending, store: Some(runtime), runtime: client, directory };
+        let access = credentials.access();
+        let store = Some(runtime);
+        let pool = Self { managers, access, memory, benefactors: lending, store, runtime: client, directory };
         pool.wait_empty();
         pool
     }
 
     pub fn config(&self, mount: &str) -> Config {
-        Config::new(self.managers.clone(), mount)
+        Config::new(self.managers.clone(), self.access.clone(), mount)
     }
 
     /// Waits until benefactors have joined, and have their room back.
@@ -174,6 +183,7 @@ impl Pool {
         let point = tempfile::tempdir_in(self.directory.path()).expect("a directory");
         let config = surgetank_mount::Config {
             managers: self.managers.clone(),
+            access: self.access.clone(),
             point: point.path().to_owned(),
             target: target.to_owned(),
             durability: Some(Durability::Copies { copies, media: Media::Any }),
