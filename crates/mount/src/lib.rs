@@ -25,6 +25,7 @@ use fuser::{MountOption, Session, SessionACL};
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::security::Access;
 use surgetank_pool_core::meta::Durability;
+use surgetank_pool_core::meta::value::Lends;
 use surgetank_pool_core::placement::Media;
 use tokio::runtime::Runtime;
 
@@ -215,14 +216,17 @@ async fn begin(config: &Config, target: PathBuf) -> Result<(Sessions, Vec<String
         }
     };
     let mut remarks = Vec::new();
-    let domains: std::collections::BTreeSet<_> = status.benefactors.iter().map(|(lends, _)| lends.domain).collect();
-    if let Durability::Copies { copies, .. } = durability
-        && domains.len() < usize::from(copies)
-    {
-        remarks.push(format!(
-            "files have {copies} copies on different benefactors, and the pool has {} now: writes wait for more",
-            domains.len()
-        ));
+    if let Durability::Copies { copies, media } = durability {
+        let lends = |lends: &Lends| media == Media::Any || lends.ssd.get() > 0;
+        let may_be = status.benefactors.iter().filter(|(benefactor, _)| lends(benefactor));
+        let domains: std::collections::BTreeSet<_> = may_be.map(|(lends, _)| lends.domain).collect();
+        let with = if media == Media::Ssd { " with SSDs" } else { "" };
+        if domains.len() < usize::from(copies) {
+            remarks.push(format!(
+                "files have {copies} copies on different benefactors{with}, and the pool has {} now: writes wait for more",
+                domains.len()
+            ));
+        }
     }
     Ok((sessions, remarks))
 }

@@ -166,6 +166,8 @@ pub struct Alive {
     pub ssd: (u64, u64),
     /// Chunks that were found damaged in this life.
     pub damaged: u64,
+    /// It takes nothing new.
+    pub leaving: bool,
 }
 
 /// What a benefactor answers.
@@ -219,7 +221,7 @@ wire_struct! {
     repair::Inventory { tables, drafts, copies }
     DrainPart { incarnation, of, chunks, offset, file }
     Inventory { incarnation, has, damaged }
-    Alive { incarnation, credits, of, puts, ssd, damaged }
+    Alive { incarnation, credits, of, puts, ssd, damaged, leaving }
 }
 
 wire_enum! {

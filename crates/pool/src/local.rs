@@ -1,6 +1,8 @@
 //! A pool of one machine: its store, a manager and benefactors in one process, on loopback.
 
-use std::collections::BTreeMap;
+mod ssd;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,21 +10,28 @@ use std::time::Duration;
 
 use surgetank_model::Bytes;
 use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers};
-use surgetank_pool_core::id::{BenefactorId, Domain, Inode, MountId};
-use surgetank_pool_core::meta::{FileState, Key, Kind, Node, Prefix, Value};
+use surgetank_pool_core::id::{BenefactorId, Domain, Inode, MountId, Version};
+use surgetank_pool_core::meta::store::{Transaction, Write};
+use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Value};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
+use self::ssd::Ssds;
 use crate::benefactor;
+use crate::benefactor::ssd::Directory;
 use crate::chunks::CHUNK;
 use crate::client;
-use crate::manager;
+use crate::manager::{self, groups};
 use crate::meta::{Embedded, MetaStore, Unavailable};
 use crate::rpc::{BadAddress, Listener};
 use crate::security::{Access, Credentials, NoSecret};
 
 /// The store's file in the pool's directory.
 const STORE: &str = "pool.redb";
+/// Where the SSD directories are below it, unless it is said.
+const SSD: &str = "ssd";
+/// How long what a benefactor does at its end may take.
+const END: Duration = Duration::from_secs(2);
 /// How long a benefactor is tried that a manager does not take in yet.
 const JOINS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -38,6 +47,21 @@ pub struct Config {
     pub benefactors: u32,
     /// Memory that each of them lends.
     pub memory: Bytes,
+    /// SSD that each of them lends; zero: none, but what former lives have left on it is served.
+    pub ssd: Bytes,
+    /// Where: each has a directory below it, by its number. `None`: below the pool's directory.
+    pub ssd_directory: Option<PathBuf>,
+    /// SSD directories that are gone are expected no longer: what they alone had is lost.
+    pub forget_ssd: bool,
+}
+
+impl Config {
+    /// A pool whose benefactors lend memory alone.
+    #[must_use]
+    pub fn of_memory(directory: PathBuf, listen: &str, benefactors: u32, memory: Bytes) -> Self {
+        let (ssd, ssd_directory, forget_ssd) = (Bytes::ZERO, None, false);
+        Self { directory, listen: listen.to_owned(), benefactors, memory, ssd, ssd_directory, forget_ssd }
+    }
 }
 
 /// Why there is no pool.
@@ -46,6 +70,9 @@ pub enum Error {
     /// The memory is too little.
     #[error("memory of {0}: a benefactor needs at least {1}, three buffers of a chunk each: lend more")]
     Memory(Bytes, Bytes),
+    /// The SSD is too little.
+    #[error("{0}")]
+    LittleSsd(String),
     /// Its directory cannot be used.
     #[error("directory {0}: {1}")]
     Directory(String, String),
@@ -55,6 +82,22 @@ pub enum Error {
     /// Its certificates cannot be used.
     #[error("{0}")]
     Certificates(String),
+    /// An SSD directory cannot be used.
+    #[error("{0}")]
+    Ssd(String),
+    /// SSD directories of the pool's last run are not there.
+    #[error(
+        "{files} not drained may be on the SSDs that {benefactors} lent when this pool ran last, and their directories are not below \
+         {below}: mount them there or name another --ssd-directory, or accept the loss of the files with --forget-ssd"
+    )]
+    SsdGone {
+        /// How many files.
+        files: String,
+        /// Whose.
+        benefactors: String,
+        /// Where they were looked for.
+        below: String,
+    },
     /// Its address cannot be used.
     #[error(transparent)]
     Address(#[from] BadAddress),
@@ -75,6 +118,19 @@ pub struct Undrained {
     pub size: Bytes,
     /// Chunks of it are lost.
     pub is_lost: bool,
+    /// Somebody else put something in its way at the target.
+    pub in_conflict: bool,
+}
+
+/// What a pool that has ended left, of files that their targets do not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// It was in memory, with chunks at least of each.
+    pub lost: Vec<Undrained>,
+    /// It was lost before.
+    pub lost_before: Vec<Undrained>,
+    /// It is on SSD: the next life drains it.
+    pub on_ssd: Vec<Undrained>,
 }
 
 /// A pool that runs. Dropping it ends its parts at once: what is in memory is lost.
@@ -84,8 +140,11 @@ pub struct Local {
     store: Arc<dyn MetaStore>,
     ended: mpsc::UnboundedReceiver<String>,
     /// Each with threads of its own, so that it can end in the middle of anything.
-    benefactors: Mutex<Vec<Option<Runtime>>>,
+    benefactors: Mutex<BTreeMap<BenefactorId, Runtime>>,
     runtime: Option<Runtime>,
+    ssds: Ssds,
+    found: Left,
+    remarks: Vec<String>,
 }
 
 impl Local {
@@ -98,6 +157,9 @@ impl Local {
         if Buffers::new(config.memory.get(), CHUNK).is_err() {
             return Err(Error::Memory(config.memory, least));
         }
+        if config.ssd > Bytes::ZERO {
+            Directory::is_enough(config.ssd.get()).map_err(|error| Error::LittleSsd(error.to_string()))?;
+        }
         let store = config.directory.join(STORE);
         let shown = config.directory.display().to_string();
         let runtime = Builder::new_multi_thread().thread_name("pool").enable_all().build()?;
@@ -109,6 +171,7 @@ impl Local {
         let listener = Listener::bind(&config.listen, &credentials)?;
         let address = listener.address()?.to_string();
         let store: Arc<dyn MetaStore> = Arc::new(open(&store, &shown)?);
+        let (ssds, found, remarks) = runtime.block_on(take_ssds(config, &*store))?;
         let (tell, ended) = mpsc::unbounded_channel();
         let (of_manager, told) = (Arc::clone(&store), tell.clone());
         runtime.spawn(async move {
@@ -116,13 +179,15 @@ impl Local {
             let why = ended.err().map_or_else(|| "it has no more to serve".to_owned(), |error| error.to_string());
             let _ = told.send(format!("the manager has ended: {why}"));
         });
-        let mut benefactors = Vec::new();
-        for number in 0..config.benefactors {
+        let mut benefactors = BTreeMap::new();
+        let leaving = ssds.iter().filter(|(_, kept)| kept.is_leaving).map(|(id, _)| (id, true));
+        for (id, leaving) in (0..config.benefactors).map(|number| (BenefactorId(number), false)).chain(leaving) {
             let config = benefactor::Config {
-                id: BenefactorId(number),
-                domain: Domain(number),
-                memory: config.memory.get(),
-                ssd: None,
+                id,
+                domain: Domain(id.0),
+                memory: if leaving { 0 } else { config.memory.get() },
+                ssd: ssds.ssd(id),
+                leaving,
                 managers: vec![address.clone()],
                 advertise: None,
             };
@@ -131,18 +196,43 @@ impl Local {
                 Builder::new_multi_thread().worker_threads(1).thread_name("benefactor").enable_all().build()?;
             lending.spawn(async move {
                 let why = lend(config, &credentials).await;
-                let _ = told.send(format!("benefactor {number} has ended: {why}"));
+                let _ = told.send(format!("benefactor {id} has ended: {why}"));
             });
-            benefactors.push(Some(lending));
+            benefactors.insert(id, lending);
         }
-        Ok(Self {
-            address,
-            access: credentials.access(),
-            store,
-            ended,
-            benefactors: Mutex::new(benefactors),
-            runtime: Some(runtime),
-        })
+        let benefactors = Mutex::new(benefactors);
+        let (access, runtime) = (credentials.access(), Some(runtime));
+        Ok(Self { address, access, store, ended, benefactors, runtime, ssds, found, remarks })
+    }
+
+    /// What the pool's former life left.
+    #[must_use]
+    pub const fn found(&self) -> &Left {
+        &self.found
+    }
+
+    /// What whoever started it should know.
+    #[must_use]
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// It ends at once; what it leaves.
+    ///
+    /// # Errors
+    /// If the store or an SSD directory does not answer.
+    pub fn end(mut self) -> Result<Left, Error> {
+        self.end_benefactors();
+        match &self.runtime {
+            Some(runtime) => Ok(runtime.block_on(left(&*self.store, &self.ssds))?.0),
+            None => Ok(Left::default()),
+        }
+    }
+
+    /// What they do last is over when this returns, unless it takes too long.
+    fn end_benefactors(&mut self) {
+        let benefactors = self.benefactors.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(benefactors).into_values().for_each(|lending| lending.shutdown_timeout(END));
     }
 
     /// Where its manager is reached.
@@ -163,7 +253,7 @@ impl Local {
     /// If the store does not answer.
     pub fn undrained(&self) -> Result<Vec<Undrained>, Error> {
         match &self.runtime {
-            Some(runtime) => runtime.block_on(undrained(&*self.store)).map_err(|error| Error::Ended(error.to_string())),
+            Some(runtime) => runtime.block_on(undrained(&*self.store)).map_err(Error::from),
             None => Ok(Vec::new()),
         }
     }
@@ -193,8 +283,7 @@ impl Local {
     /// A benefactor ends at once, and what it has with it; whether there was one.
     pub fn kill_benefactor(&self, number: u32) -> bool {
         let mut benefactors = self.benefactors.lock().unwrap_or_else(PoisonError::into_inner);
-        let lending = usize::try_from(number).ok().and_then(|number| benefactors.get_mut(number)?.take());
-        lending.map(Runtime::shutdown_background).is_some()
+        benefactors.remove(&BenefactorId(number)).map(Runtime::shutdown_background).is_some()
     }
 
     /// Why a part of it has ended, if one has.
@@ -205,12 +294,69 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        let benefactors = self.benefactors.get_mut().unwrap_or_else(PoisonError::into_inner);
-        benefactors.drain(..).flatten().for_each(Runtime::shutdown_background);
+        self.end_benefactors();
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_secs(2));
+            runtime.shutdown_timeout(END);
         }
     }
+}
+
+impl From<Unavailable> for Error {
+    fn from(error: Unavailable) -> Self {
+        Self::Ended(error.to_string())
+    }
+}
+
+/// Takes the SSD directories; what the pool's former life left there, and remarks.
+async fn take_ssds(config: &Config, store: &dyn MetaStore) -> Result<(Ssds, Left, Vec<String>), Error> {
+    let root = config.ssd_directory.clone().unwrap_or_else(|| config.directory.join(SSD));
+    let pool = manager::pool(store).await?;
+    let mut ssds = Ssds::open(&root, config.benefactors, config.ssd, pool)?;
+    let read = store.read(&[], &[Prefix::Records]).await?;
+    let records = read.prefixes.into_iter().flatten().filter_map(|(_, stored)| match stored.value {
+        Value::Lends(lends) => Some(lends),
+        _ => None,
+    });
+    let records: Vec<_> = records.collect();
+    let (found, files) = left(store, &ssds).await?;
+    let named = |groups: &[(u32, Version, Group)]| {
+        let places = groups.iter().flat_map(|(_, _, group)| group.layout.places());
+        places.map(|place| place.id).collect::<BTreeSet<BenefactorId>>()
+    };
+    // Whoever lent an SSD has a directory: one that is not there may be mounted elsewhere, or later.
+    let lent = records.iter().filter(|lends| lends.ssd > Bytes::ZERO).map(|lends| lends.place.id);
+    let gone: BTreeSet<BenefactorId> = lent.filter(|id| !ssds.has_former(*id)).collect();
+    let of_gone: Vec<BTreeSet<BenefactorId>> = files.lost.iter().map(|(_, groups)| &named(groups) & &gone).collect();
+    let of_gone: Vec<_> = of_gone.into_iter().filter(|gone| !gone.is_empty()).collect();
+    if !of_gone.is_empty() && !config.forget_ssd {
+        let ids: BTreeSet<BenefactorId> = of_gone.iter().flatten().copied().collect();
+        let ids: Vec<String> = ids.iter().map(|id| format!("benefactor {id}")).collect();
+        let files =
+            if of_gone.len() == 1 { "a file that is".to_owned() } else { format!("{} files that are", of_gone.len()) };
+        return Err(Error::SsdGone { files, benefactors: ids.join(", "), below: root.display().to_string() });
+    }
+    let needed = files.on_ssd.iter().chain(&files.lost).flat_map(|(_, groups)| named(groups)).collect();
+    let over = ssds.keep(&needed);
+    let mut remarks: Vec<String> = over
+        .iter()
+        .map(|path| format!("SSD directory {}: nothing on it is needed any more: remove it", path.display()))
+        .collect();
+    remarks.extend(ssds.iter().filter(|(_, kept)| kept.is_leaving).map(|(id, _)| {
+        format!("benefactor {id} lends no more: what its SSD has is drained, and it takes nothing new")
+    }));
+    ssds.own()?;
+    // Nobody waits for those that this process does not start.
+    let is_over = |id: BenefactorId| id.0 >= config.benefactors && ssds.ssd(id).is_none();
+    let writes: Vec<Write> = records
+        .iter()
+        .filter(|lends| is_over(lends.place.id))
+        .map(|lends| Write::Delete(Key::Record(lends.place.id)))
+        .collect();
+    if !writes.is_empty() {
+        let forgotten = store.commit(&Transaction { compares: Vec::new(), writes }).await;
+        forgotten.map_err(|error| Error::Ended(error.to_string()))?;
+    }
+    Ok((ssds, found, remarks))
 }
 
 pub(crate) fn open(store: &Path, directory: &str) -> Result<Embedded, Error> {
@@ -245,6 +391,48 @@ async fn lend(config: benefactor::Config, credentials: &Credentials) -> String {
 /// # Errors
 /// If the store does not answer.
 pub async fn undrained(store: &dyn MetaStore) -> Result<Vec<Undrained>, Unavailable> {
+    Ok(in_store(store).await?.into_iter().map(|(_, _, file)| file).collect())
+}
+
+/// The groups of files that are [`Left`].
+#[derive(Default)]
+struct Files {
+    lost: Vec<ssd::File>,
+    on_ssd: Vec<ssd::File>,
+}
+
+/// What is left when all memory is gone.
+async fn left(store: &dyn MetaStore, ssds: &Ssds) -> Result<(Left, Files), Error> {
+    let (mut left, mut files, mut all) = (Left::default(), Files::default(), Vec::new());
+    for (inode, version, file) in in_store(store).await? {
+        if file.is_lost {
+            left.lost_before.push(file);
+            continue;
+        }
+        let read = store.read(&[], &[Prefix::Groups(inode)]).await?;
+        all.push((file, (inode, groups(read.prefixes.into_iter().flatten(), version))));
+    }
+    let of: Vec<ssd::File> = all.iter().map(|(_, of)| of.clone()).collect();
+    let whole = ssds.whole(&of)?;
+    for (file, of) in all {
+        match whole.contains(&of.0) {
+            // What has no bytes is lost by nothing.
+            _ if file.size == Bytes::ZERO => {}
+            true => {
+                left.on_ssd.push(file);
+                files.on_ssd.push(of);
+            }
+            false => {
+                left.lost.push(file);
+                files.lost.push(of);
+            }
+        }
+    }
+    Ok((left, files))
+}
+
+/// Files that their targets do not have, each with its newest version.
+async fn in_store(store: &dyn MetaStore) -> Result<Vec<(Inode, Version, Undrained)>, Unavailable> {
     let read = store.read(&[], &[Prefix::Mounts, Prefix::Nodes]).await?;
     let (mut targets, mut nodes): (BTreeMap<MountId, String>, BTreeMap<Inode, Node>) = Default::default();
     for (key, stored) in read.prefixes.into_iter().flatten() {
@@ -255,18 +443,19 @@ pub async fn undrained(store: &dyn MetaStore) -> Result<Vec<Undrained>, Unavaila
         }
     }
     let mut found = Vec::new();
-    for node in nodes.values() {
-        let is_lost = match node.kind {
-            Kind::File(FileState::Replicated) => false,
-            Kind::File(FileState::Failed) => true,
+    for (inode, node) in &nodes {
+        let (is_lost, in_conflict) = match node.kind {
+            Kind::File(FileState::Replicated) => (false, false),
+            Kind::File(FileState::Failed) => (true, false),
+            Kind::File(FileState::Conflict) => (false, true),
             _ => continue,
         };
         // What has no name is nobody's.
         let Some(below) = path(&nodes, node) else { continue };
         let path = targets.get(&node.mount).map(PathBuf::from).unwrap_or_default().join(below);
-        found.push(Undrained { path, size: Bytes::new(node.size), is_lost });
+        found.push((*inode, node.version, Undrained { path, size: Bytes::new(node.size), is_lost, in_conflict }));
     }
-    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found.sort_by(|(_, _, one), (_, _, other)| one.path.cmp(&other.path));
     Ok(found)
 }
 

@@ -195,6 +195,7 @@ impl BenefactorProcess {
             domain: Domain(number(&config.domain)),
             memory: config.memory.get(),
             ssd: None,
+            leaving: false,
             managers: config.managers.clone(),
             advertise: Some(address.clone()),
         };

@@ -216,10 +216,7 @@ fn every_mistake_with_a_directory_is_told_in_a_sentence() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     let said = |bytes: u64| Directory::with_segments(path, bytes, 1 << 20).err().unwrap().to_string();
-    assert_eq!(
-        said(3 << 20),
-        "3145728 bytes of SSD make no 4 segments of 1048576 bytes: lend at least 4194304, or none"
-    );
+    assert_eq!(said(3 << 20), "3 MiB of SSD make no 4 segments of 1 MiB: lend at least 4 MiB, or none");
     let first = Directory::with_segments(path, 4 << 20, 1 << 20).unwrap();
     assert_eq!((first.segments(), first.size()), (4, 1 << 20));
     let name = path.display();
@@ -237,7 +234,10 @@ fn every_mistake_with_a_directory_is_told_in_a_sentence() {
     );
     assert_eq!(said(4 << 20), strange);
     let full = Directory::open(&path.join("huge"), 1 << 60).err().unwrap().to_string();
-    assert!(full.starts_with(&format!("SSD directory {name}/huge: ")), "{full}");
+    assert_eq!(full, format!("SSD directory {name}/huge: there is no room for 1048576 TiB: lend less, or make room"));
+    let left =
+        std::fs::read_dir(path.join("huge")).unwrap().filter(|entry| entry.as_ref().unwrap().file_name() != "lock");
+    assert_eq!(left.count(), 0, "what is of no use takes no room");
 }
 
 /// So many SSDs of so many MiB, whose power can be cut.

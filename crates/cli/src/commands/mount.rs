@@ -28,7 +28,7 @@ const READY: &str = "mounted";
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   surgetank mount pool://127.0.0.1:7440 /mnt/pool --target /scratch/run1
-  surgetank mount pool://localhost /mnt/pool --target run1 --durable copies=2
+  surgetank mount pool://localhost /mnt/pool --target run1 --durable copies=2,media=ssd
   surgetank mount pool://node1 /mnt/pool --target run1 \\
       --token run1.token --certificates pki/login1
 
@@ -44,8 +44,9 @@ pub struct Mount {
     /// The directory that files are drained to
     #[arg(long, value_name = "DIR")]
     target: PathBuf,
-    /// When a commit counts: copies=N, of each chunk on so many benefactors [default: as before, or copies=2]
-    #[arg(long, value_name = "copies=N", value_parser = durability)]
+    /// When a commit counts: copies=N, of each chunk on so many benefactors; with media=ssd when it is flushed on their SSDs
+    /// [default: as before, or copies=2]
+    #[arg(long, value_name = "copies=N[,media=ssd]", value_parser = durability)]
     durable: Option<Durability>,
     /// Serve in the foreground, until it is unmounted or SIGTERM or SIGINT comes
     #[arg(long)]
@@ -75,10 +76,13 @@ pub struct Umount {
 }
 
 fn durability(text: &str) -> Result<Durability, String> {
-    let copies = text.strip_prefix("copies=").and_then(|number| number.parse::<u8>().ok());
-    match copies {
-        Some(copies) if copies > 0 => Ok(Durability::Copies { copies, media: Media::Any }),
-        _ => Err(format!("`{text}` is no durability: write copies=1, copies=2 and so on")),
+    let (copies, media) = match text.split_once(',') {
+        Some((copies, "media=ssd")) => (copies, Media::Ssd),
+        _ => (text, Media::Any),
+    };
+    match copies.strip_prefix("copies=").and_then(|number| number.parse::<u8>().ok()) {
+        Some(copies) if copies > 0 => Ok(Durability::Copies { copies, media }),
+        _ => Err(format!("`{text}` is no durability: write copies=1, copies=2 and so on, or copies=2,media=ssd")),
     }
 }
 
@@ -191,5 +195,22 @@ impl Mount {
 impl Umount {
     pub fn run(&self) -> Result<(), Failure> {
         point::unmount(&self.point).map_err(failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_durability_is_copies_and_where_they_lie() {
+        let copies = |copies, media| Ok(Durability::Copies { copies, media });
+        assert_eq!(durability("copies=1"), copies(1, Media::Any));
+        assert_eq!(durability("copies=2,media=ssd"), copies(2, Media::Ssd));
+        for wrong in
+            ["", "copies=0", "copies=256", "media=ssd", "copies=2,", "copies=2,media=tape", "copies=2,copies=3"]
+        {
+            assert!(durability(wrong).is_err(), "{wrong}");
+        }
     }
 }

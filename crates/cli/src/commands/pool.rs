@@ -4,6 +4,7 @@ mod members;
 pub mod shown;
 mod token;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,9 +14,11 @@ use surgetank_model::Bytes;
 use surgetank_model::text::line;
 use surgetank_model::units::Span;
 use surgetank_mount::{STATE, point};
+use surgetank_pool::chunks::CHUNK;
 use surgetank_pool::client::{Config, PoolClient};
 use surgetank_pool::local::{self, Local, Undrained};
-use surgetank_pool::manager;
+use surgetank_pool::manager::{self, State};
+use surgetank_pool_core::meta::value::Lends;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, Table, output};
 
@@ -69,9 +72,11 @@ enum Command {
 #[command(after_help = "Examples:
   surgetank pool up --benefactors 3 --memory '256 MiB'
   surgetank pool up --benefactors 4 --memory '1 GiB' --directory pool
+  surgetank pool up --memory '1 GiB' --ssd '16 GiB' --ssd-directory /nvme/pool
 
 It prints the pool's address. SIGTERM and SIGINT end it once everything that was closed is drained; a second one ends it at \
-once: what is not drained then was in memory, and is lost. Names, and what is drained, are there at the next start.")]
+once: what is not drained then and was in memory alone is lost. Names, what is drained and what is on SSD are there at the next \
+start, whatever ended this one. What a mount with --durable copies=N,media=ssd acknowledges is on SSD.")]
 struct Up {
     /// How many benefactors lend memory
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -79,6 +84,15 @@ struct Up {
     /// Memory that each benefactor lends
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: Bytes,
+    /// SSD that each benefactor lends; what former runs have left on it is served without this flag, too [default: none]
+    #[arg(long, value_name = "SIZE")]
+    ssd: Option<Bytes>,
+    /// Where: a directory for each benefactor, by its number, is made below [default: `ssd` below --directory]
+    #[arg(long, value_name = "DIR")]
+    ssd_directory: Option<PathBuf>,
+    /// Go on without SSD directories of the last run that are gone: files that they alone had are lost
+    #[arg(long)]
+    forget_ssd: bool,
     /// Where the pool's key and names are kept
     #[arg(long, value_name = "DIR", default_value = shown::DIRECTORY)]
     directory: PathBuf,
@@ -166,27 +180,32 @@ impl Up {
             listen: self.listen.clone(),
             benefactors: self.benefactors,
             memory: self.memory,
+            ssd: self.ssd.unwrap_or(Bytes::ZERO),
+            ssd_directory: self.ssd_directory.clone(),
+            forget_ssd: self.forget_ssd,
         };
         let mut pool = Local::start(&config).map_err(|error| match error {
             local::Error::Memory(..) => Failure::Invalid(format!("--memory: {error}")),
+            local::Error::LittleSsd(_) => Failure::Invalid(format!("--ssd: {error}")),
             local::Error::Address(_) => Failure::Invalid(format!("--listen: {error}")),
             local::Error::Key(_) => Failure::invalid(error),
             error => Failure::failed(error),
         })?;
-        let (lost, all) = undrained(&pool)?.into_iter().partition::<Vec<_>, _>(|file| file.is_lost);
-        let all: Vec<Undrained> = all.into_iter().filter(|file| file.size > Bytes::ZERO).collect();
-        tell("lost, since they were in memory and not drained when the pool ended last", &all);
-        tell("lost before", &lost);
-        let address = pool.address();
+        let found = pool.found();
+        tell("lost, since they were in memory and not drained when the pool ended last", &found.lost);
+        tell("lost before", &found.lost_before);
+        tell("not drained when the pool ended last, but on SSD: they drain now", &found.on_ssd);
+        pool.remarks().iter().for_each(|remark| output::note(&format!("surgetank: {remark}")));
+        let (address, memory) = (pool.address(), self.memory);
         let key = self.directory.join(surgetank_pool::security::files::KEY_FILE);
         let token = match self.directory == Path::new(shown::DIRECTORY) {
             true => String::new(),
             false => format!(" --token {}", line(&key.display().to_string())),
         };
         output::print(&format!(
-            "pool://{address}: {} lend {} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY{token}",
+            "pool://{address}: {} lend {memory}{} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY{token}",
             count(self.benefactors as usize, "benefactor"),
-            self.memory
+            self.ssd.map(|ssd| format!(" and {ssd} of SSD")).unwrap_or_default()
         ))?;
         notify("READY=1");
         while !interrupt.sleep(LOOK_AGAIN) {
@@ -195,27 +214,31 @@ impl Up {
             }
         }
         notify("STOPPING=1");
-        let left = drain(&pool, &interrupt)?;
-        drop(pool);
-        if left.is_empty() {
+        drain(&pool, &interrupt)?;
+        let left = pool.end().map_err(Failure::failed)?;
+        tell("not drained, but on SSD: the next `pool up` with the same directories drains them", &left.on_ssd);
+        if left.lost.is_empty() {
             return Ok(());
         }
-        tell("lost, since they were in memory and not drained", &left);
-        Err(Failure::Failed(format!("{} lost: let the pool drain before it ends", count(left.len(), "file"))))
+        tell("lost, since they were in memory and not drained", &left.lost);
+        Err(Failure::Failed(format!("{} lost: let the pool drain before it ends", count(left.lost.len(), "file"))))
     }
 }
 
-/// Waits for what is not drained, until a second signal comes; what is left then.
-fn drain(pool: &Local, interrupt: &Interrupt) -> Result<Vec<Undrained>, Failure> {
+/// Waits for what is not drained, until a second signal comes.
+fn drain(pool: &Local, interrupt: &Interrupt) -> Result<(), Failure> {
     let heard = interrupt.count();
     let mut told = false;
     loop {
         let left: Vec<Undrained> = undrained(pool)?.into_iter().filter(|file| !file.is_lost).collect();
         if left.is_empty() || interrupt.count() > heard {
-            return Ok(left);
+            return Ok(());
         }
         if !told {
-            tell("not drained yet (the pool ends when all are, or at a second signal, which loses them)", &left);
+            tell(
+                "not drained yet (the pool ends when all are, or at a second signal, which loses what is in memory)",
+                &left,
+            );
             told = true;
         }
         let _ = interrupt.wait_beyond(heard, LOOK_AGAIN);
@@ -233,7 +256,8 @@ fn tell(what: &str, files: &[Undrained]) {
     }
     output::note(&format!("surgetank: {}, {what}:", count(files.len(), "file")));
     for file in files.iter().take(NAMED) {
-        output::note(&format!("  {} ({})", line(&file.path.display().to_string()), file.size));
+        let conflict = if file.in_conflict { ", in conflict with what is there" } else { "" };
+        output::note(&format!("  {} ({}{conflict})", line(&file.path.display().to_string()), file.size));
     }
     if files.len() > NAMED {
         output::note(&format!("  and {} more", files.len() - NAMED));
@@ -270,9 +294,11 @@ const GIB: f64 = (1_u64 << 30) as f64;
 
 impl PoolStatus {
     fn of(status: &manager::Status) -> Self {
-        let benefactor = |(lends, free): &(surgetank_pool_core::meta::value::Lends, u64)| {
+        let free: BTreeMap<_, _> = status.benefactors.iter().map(|(lends, free)| (lends.place.id, *free)).collect();
+        let benefactor = |(lends, state, ssd_used): &(Lends, State, u64)| {
             let (memory, ssd) = (lends.memory.get() as f64 / GIB, lends.ssd.get() as f64 / GIB);
-            let free = (*free * surgetank_pool::chunks::CHUNK) as f64 / GIB;
+            // Nothing is in the memory of one that is gone.
+            let free = free.get(&lends.place.id).map_or(memory, |free| (*free * CHUNK) as f64 / GIB);
             BenefactorStatus {
                 name: lends.place.id.to_string(),
                 class: match (memory > 0.0, ssd > 0.0) {
@@ -283,19 +309,23 @@ impl PoolStatus {
                 memory_gib: memory,
                 memory_used_gib: (memory - free).max(0.0),
                 ssd_gib: ssd,
-                ssd_used_gib: 0.0,
-                state: "joined",
+                ssd_used_gib: *ssd_used as f64 / GIB,
+                state: match state {
+                    State::Joined => "joined",
+                    State::Leaving => "leaving",
+                    State::Dead => "dead",
+                },
             }
         };
         let of = |states: &[usize]| states.iter().filter_map(|state| status.files.get(*state)).sum();
         // Created, replicated, drained, evicted, failed, conflict.
         let files = Files { staged: of(&[0]), replicated: of(&[1]), drained: of(&[2, 3]), failed: of(&[4, 5]) };
         let drain_mib_s = status.drain_bytes_s as f64 / f64::from(1 << 20);
-        Self { benefactors: status.benefactors.iter().map(benefactor).collect(), files, drain_mib_s }
+        Self { benefactors: status.states.iter().map(benefactor).collect(), files, drain_mib_s }
     }
 
     fn people(&self) -> String {
-        let mut table = Table::new(["benefactor", "class", "memory", "used", "state"]);
+        let mut table = Table::new(["benefactor", "class", "memory", "used", "SSD", "used", "state"]);
         let size = |gib: f64| if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") };
         for benefactor in &self.benefactors {
             table.row([
@@ -303,6 +333,8 @@ impl PoolStatus {
                 benefactor.class.to_owned(),
                 size(benefactor.memory_gib),
                 size(benefactor.memory_used_gib),
+                size(benefactor.ssd_gib),
+                size(benefactor.ssd_used_gib),
                 benefactor.state.to_owned(),
             ]);
         }

@@ -214,12 +214,8 @@ fn through_pool(
     slow: &Slow,
     interrupt: &Interrupt,
 ) -> Result<(ModeOutcome, u32), Failure> {
-    let config = local::Config {
-        directory: workspace.path().join("store"),
-        listen: "127.0.0.1:0".to_owned(),
-        benefactors: plan.benefactors,
-        memory: plan.memory,
-    };
+    let directory = workspace.path().join("store");
+    let config = local::Config::of_memory(directory, "127.0.0.1:0", plan.benefactors, plan.memory);
     let pool = Local::start(&config).map_err(Failure::failed)?;
     pool.wait_joined(plan.benefactors as usize, DRAIN_TIMEOUT).map_err(Failure::failed)?;
     let point = workspace.path().join("mount");

@@ -145,7 +145,7 @@ impl Pool {
             let listener = Listener::bind(&format!("127.0.0.{}:0", 11 + number), &credentials).expect("a port is free");
             let (id, domain, managers) = (BenefactorId(number), Domain(number), managers.clone());
             runtime.spawn(benefactor::run(
-                benefactor::Config { id, domain, memory, ssd: None, managers, advertise: None },
+                benefactor::Config { id, domain, memory, ssd: None, leaving: false, managers, advertise: None },
                 listener,
             ));
             drop(entered);

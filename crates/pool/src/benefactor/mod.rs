@@ -44,6 +44,8 @@ pub struct Config {
     pub memory: u64,
     /// SSD.
     pub ssd: Option<Ssd>,
+    /// It takes nothing new: what it has on SSD is served and drained.
+    pub leaving: bool,
     /// The managers' addresses.
     pub managers: Vec<String>,
     /// Where others reach it, if that is not where it listens.
@@ -86,6 +88,7 @@ pub struct Benefactor {
     of: u64,
     memory: Memory,
     tier: Option<Tier>,
+    leaving: bool,
     holdings: Mutex<Holdings>,
     puts: AtomicU64,
     damaged: AtomicU64,
@@ -153,6 +156,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         of,
         memory,
         tier,
+        leaving: config.leaving,
         holdings: Mutex::new(holdings),
         puts: AtomicU64::new(0),
         damaged: AtomicU64::new(0),
@@ -213,6 +217,9 @@ impl Benefactor {
     fn put(&self, put: &Put) -> Reply {
         let entry = put.entry;
         let length = u32::try_from(put.bytes.len()).ok();
+        if self.leaving {
+            return Reply::Full;
+        }
         if length != Some(entry.length) || u64::from(entry.length) > CHUNK || crc32c::crc32c(&put.bytes) != entry.crc {
             return Reply::Corrupt;
         }
@@ -390,6 +397,7 @@ impl Benefactor {
             puts: counted(&self.puts),
             ssd: self.tier.as_ref().map_or((0, 0), Tier::room),
             damaged: counted(&self.damaged),
+            leaving: self.leaving,
         }
     }
 }

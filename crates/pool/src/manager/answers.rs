@@ -6,10 +6,11 @@ use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::value::{Lends, Mount, Path, Times};
 use surgetank_pool_core::meta::{Durability, FileState, Group, Key, Kind, Node, Prefix, Stored, Value};
-use surgetank_pool_core::placement::COPIES_MAX;
+use surgetank_pool_core::placement::{COPIES_MAX, Media};
 use tonic::Status as Refused;
 
-use super::protocol::{Begin, Begun, Content, Ended, Once, Place, Reply, Status};
+use super::members::Member;
+use super::protocol::{Begin, Begun, Content, Ended, Once, Place, Reply, State, Status};
 use super::rights::{self, NOT_ALLOWED, Within};
 use super::{Manager, unique};
 use crate::meta::{Snapshot, Unavailable};
@@ -297,8 +298,13 @@ impl Manager {
         let journals = self.store.read(&[], &mounts).await?;
         status.journal = journals.prefixes.iter().map(|entries| entries.len() as u64).sum();
         let credits = |alive: Option<crate::chunks::Alive>| alive.map_or(0, |alive| alive.credits);
-        status.benefactors =
-            self.members.all().into_iter().map(|member| (member.lends, credits(member.alive))).collect();
+        for Member { lends, alive, .. } in self.members.all() {
+            let (free, of) = alive.map_or((0, 0), |alive| alive.ssd);
+            let state = if alive.is_some_and(|alive| alive.leaving) { State::Leaving } else { State::Joined };
+            status.states.push((lends.clone(), state, of.saturating_sub(free)));
+            status.benefactors.push((lends, credits(alive)));
+        }
+        status.states.extend(self.members.expected().into_iter().map(|lends| (lends, State::Dead, 0)));
         Ok(Reply::Status(status))
     }
 }
@@ -313,7 +319,8 @@ fn mount((key, stored): (Key, Stored)) -> Option<(MountId, Mount)> {
 /// A durability as users write it.
 fn text(durability: Durability) -> String {
     match durability {
-        Durability::Copies { copies, .. } => format!("copies={copies}"),
+        Durability::Copies { copies, media: Media::Any } => format!("copies={copies}"),
+        Durability::Copies { copies, media: Media::Ssd } => format!("copies={copies},media=ssd"),
         Durability::Target => "target".to_owned(),
     }
 }
@@ -323,7 +330,7 @@ fn values(read: &Snapshot) -> Vec<Option<&Value>> {
 }
 
 /// The groups of a version: of each the newest that is not newer.
-pub(super) fn groups(of: impl Iterator<Item = (Key, Stored)>, version: Version) -> Vec<(u32, Version, Group)> {
+pub(crate) fn groups(of: impl Iterator<Item = (Key, Stored)>, version: Version) -> Vec<(u32, Version, Group)> {
     let mut groups: Vec<(u32, Version, Group)> = Vec::new();
     for (key, stored) in of {
         let (Key::Group(_, index, at), Value::Group(group)) = (key, stored.value) else { continue };

@@ -44,7 +44,7 @@ struct Known {
     /// Everybody of whom was ever heard, in the newest life unless that is over.
     lives: BTreeMap<BenefactorId, Option<Incarnation>>,
     /// Those who had an SSD when they joined last, and are expected: they may return with what is on it.
-    with_ssd: BTreeSet<BenefactorId>,
+    with_ssd: BTreeMap<BenefactorId, Lends>,
     /// When a client was last seen to have put chunks.
     written: Option<Instant>,
     /// The store's leases have been read.
@@ -63,7 +63,8 @@ impl Known {
     /// Everybody who may be given chunks.
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |member: &Member| {
-            let alive = member.alive.filter(|alive| alive.incarnation == member.lends.place.incarnation)?;
+            let is_there = |alive: &Alive| alive.incarnation == member.lends.place.incarnation && !alive.leaving;
+            let alive = member.alive.filter(is_there)?;
             let lent =
                 |free, of, rate| Lent { free: Bytes::new(free), of: Bytes::new(of), rate, drain: Some(RATES.drain) };
             let memory = lent(alive.credits * CHUNK, alive.of * CHUNK, RATES.memory);
@@ -100,7 +101,7 @@ impl Members {
             members: BTreeMap::new(),
             membership: Membership::new(config),
             lives: BTreeMap::new(),
-            with_ssd: BTreeSet::new(),
+            with_ssd: BTreeMap::new(),
             written: None,
             looked: false,
             since: tokio::time::Instant::now(),
@@ -155,7 +156,14 @@ impl Members {
     /// Whether a dead benefactor may return with what it had.
     pub(super) fn may_return(&self, id: BenefactorId) -> bool {
         let known = self.known();
-        known.with_ssd.contains(&id) && known.membership.incarnation(id).is_none()
+        known.with_ssd.contains_key(&id) && known.membership.incarnation(id).is_none()
+    }
+
+    /// Everybody who is dead, and is expected to return with what is on the SSD.
+    pub(super) fn expected(&self) -> Vec<Lends> {
+        let known = self.known();
+        let gone = known.with_ssd.iter().filter(|(id, _)| !known.members.contains_key(id));
+        gone.map(|(_, lends)| lends.clone()).collect()
     }
 
     /// Whether what this life had in memory is lost: a newer one has begun, or the benefactor is dead.
@@ -215,11 +223,11 @@ impl Members {
 pub(super) async fn watch(manager: &Arc<Manager>) {
     loop {
         if let Ok(read) = manager.store.read(&[], &[Prefix::Lends, Prefix::Records]).await {
-            let (mut lends, mut with_ssd) = (Vec::new(), BTreeSet::new());
+            let (mut lends, mut with_ssd) = (Vec::new(), BTreeMap::new());
             for (key, stored) in read.prefixes.into_iter().flatten() {
                 match (key, stored.value) {
                     (Key::Lends(_), Value::Lends(of)) => lends.push(of),
-                    (Key::Record(id), Value::Lends(of)) if of.ssd > Bytes::ZERO => drop(with_ssd.insert(id)),
+                    (Key::Record(id), Value::Lends(of)) if of.ssd > Bytes::ZERO => drop(with_ssd.insert(id, of)),
                     _ => {}
                 }
             }

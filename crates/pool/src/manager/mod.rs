@@ -27,9 +27,10 @@ use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Wri
 use surgetank_pool_core::meta::{Key, Value};
 use tonic::Status as Refused;
 
+pub(crate) use self::answers::groups;
 use self::commits::Commits;
 use self::members::Members;
-pub use self::protocol::{Begin, Begun, Content, Ended, NUMBERS, Once, Place, Reply, Request, Status};
+pub use self::protocol::{Begin, Begun, Content, Ended, NUMBERS, Once, Place, Reply, Request, State, Status};
 use self::rights::Within;
 use self::roles::Tenure;
 pub use self::target::ASIDE;
@@ -140,7 +141,7 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
 }
 
 /// The number that tells the pool from any other: whoever looks first makes it.
-async fn pool(store: &dyn MetaStore) -> Result<u64, Unavailable> {
+pub(crate) async fn pool(store: &dyn MetaStore) -> Result<u64, Unavailable> {
     loop {
         let read = store.read(&[Key::Pool], &[]).await?;
         if let Some(Value::Pool(number)) = read.keys.into_iter().next().flatten().map(|stored| stored.value) {

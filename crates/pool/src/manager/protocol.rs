@@ -91,11 +91,24 @@ pub struct Content {
     pub ticket: Ticket,
 }
 
+/// How a benefactor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It lends.
+    Joined,
+    /// It takes nothing new; what it has is drained.
+    Leaving,
+    /// It is gone, and expected to return with what is on its SSD.
+    Dead,
+}
+
 /// How the pool is.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// Benefactors that are alive: what they lend, and the chunks that they have room for.
     pub benefactors: Vec<(Lends, u64)>,
+    /// How each of these is, and the bytes of SSD that are used; then those that are gone, with what they lent.
+    pub states: Vec<(Lends, State, u64)>,
     /// Files in the states created, replicated, drained, evicted, failed, conflict.
     pub files: Vec<u64>,
     /// Entries that targets have not seen.
@@ -185,10 +198,11 @@ wire_struct! {
     Place { bytes, copies, media, spread, without, apart }
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
-    Status { benefactors, files, journal, drain_bytes_s }
+    Status { benefactors, states, files, journal, drain_bytes_s }
 }
 
 wire_enum! {
+    State { 0 = Joined, 1 = Leaving, 2 = Dead, }
     operation::PublicationEnd { 0 = Done, 1 = Lost, 2 = Conflict, }
     operation::Reply { 0 = Done, 1 = Inode(inode), 2 = Version(version), }
     Operation {

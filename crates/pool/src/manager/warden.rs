@@ -66,6 +66,7 @@ pub(super) async fn run(manager: &Arc<Manager>) {
 async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailable> {
     // Memory in front of an SSD is emptied into it.
     let is_short = |alive: Alive| match alive.ssd {
+        _ if alive.leaving => false,
         (_, 0) => alive.credits * SHORT < alive.of,
         (free, of) => free * SHORT < of,
     };

@@ -229,6 +229,7 @@ impl Pool {
             domain: Domain(number),
             memory: self.memory,
             ssd: None,
+            leaving: false,
             managers: self.addresses(),
             advertise: None,
         };

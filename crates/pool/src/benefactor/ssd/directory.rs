@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
+use surgetank_model::Bytes;
 
 use super::Disk;
 
@@ -18,14 +19,14 @@ const LEAST: u64 = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum BadDirectory {
     /// Too little is to be lent.
-    #[error("{lent} bytes of SSD make no {LEAST} segments of {segment} bytes: lend at least {least}, or none")]
+    #[error("{lent} of SSD make no {LEAST} segments of {segment}: lend at least {least}, or none")]
     TooSmall {
         /// What was to be lent.
-        lent: u64,
+        lent: Bytes,
         /// Bytes of a segment.
-        segment: u64,
+        segment: Bytes,
         /// What is needed.
-        least: u64,
+        least: Bytes,
     },
     /// Another process has it.
     #[error("SSD directory {0}: another benefactor uses it; name one directory for each")]
@@ -36,10 +37,10 @@ pub enum BadDirectory {
     )]
     Strange(PathBuf, String, u64, u64),
     /// The system refuses something.
-    #[error("SSD directory {0}: {1}")]
+    #[error("SSD directory {0}: {1}: name one that can be written")]
     System(PathBuf, String),
     /// There is no room for what is to be lent.
-    #[error("SSD directory {0}: there is no room for {1} bytes: lend less, or make room")]
+    #[error("SSD directory {0}: there is no room for {room}: lend less, or make room", room = Bytes::new(*.1))]
     Full(PathBuf, u64),
 }
 
@@ -67,10 +68,38 @@ impl Directory {
     /// # Errors
     /// [`BadDirectory`].
     pub fn with_segments(path: &Path, bytes: u64, segment: u64) -> Result<Self, BadDirectory> {
-        let count = bytes / segment.max(1);
-        if count < LEAST {
-            return Err(BadDirectory::TooSmall { lent: bytes, segment, least: segment.saturating_mul(LEAST) });
+        let count = enough(bytes, segment)?;
+        let mut made = Vec::new();
+        let taken = Self::take(path, (count, bytes), segment, &mut made);
+        if taken.is_err() {
+            // Half of a log is room that nobody can use.
+            made.iter().for_each(|file| drop(std::fs::remove_file(file)));
         }
+        taken
+    }
+
+    /// Takes a directory with what a former life left in it, and nothing more.
+    ///
+    /// # Errors
+    /// [`BadDirectory`].
+    pub fn as_it_is(path: &Path) -> Result<Self, BadDirectory> {
+        Self::take(path, (0, 0), SEGMENT, &mut Vec::new())
+    }
+
+    /// Whether so many bytes make an SSD tier.
+    ///
+    /// # Errors
+    /// [`BadDirectory::TooSmall`].
+    pub fn is_enough(bytes: u64) -> Result<(), BadDirectory> {
+        enough(bytes, SEGMENT).map(drop)
+    }
+
+    fn take(
+        path: &Path,
+        (count, bytes): (u64, u64),
+        segment: u64,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<Self, BadDirectory> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::StorageFull => BadDirectory::Full(path.to_owned(), bytes),
             _ => BadDirectory::System(path.to_owned(), error.to_string()),
@@ -83,13 +112,23 @@ impl Directory {
             Err(TryLockError::WouldBlock) => return Err(BadDirectory::InUse(path.to_owned())),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
+        // Nothing of others is filled up for a log that does not fit.
+        let name = |number: u64| format!("{number:08}.chunks");
+        let new = count - (0..count).take_while(|number| path.join(name(*number)).exists()).count() as u64;
+        let room = rustix::fs::statvfs(path).map_err(|error| failed(error.into()))?;
+        if new.saturating_mul(segment) > room.f_bavail.saturating_mul(room.f_frsize) {
+            return Err(BadDirectory::Full(path.to_owned(), bytes));
+        }
         let mut files = Vec::new();
         // Those that a former life had beyond what is lent now may have chunks.
         for number in 0.. {
-            let name = format!("{number:08}.chunks");
+            let name = name(number);
             let (file, is_there) = (path.join(&name), path.join(&name).exists());
             if number >= count && !is_there {
                 break;
+            }
+            if !is_there {
+                made.push(file.clone());
             }
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).open(file).map_err(failed)?;
@@ -110,6 +149,16 @@ impl Directory {
     fn file(&self, segment: u32) -> io::Result<&File> {
         self.files.get(segment as usize).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
+}
+
+/// Segments in so many bytes.
+fn enough(bytes: u64, segment: u64) -> Result<u64, BadDirectory> {
+    let count = bytes / segment.max(1);
+    if count < LEAST {
+        let (lent, of) = (Bytes::new(bytes), Bytes::new(segment));
+        return Err(BadDirectory::TooSmall { lent, segment: of, least: Bytes::new(segment.saturating_mul(LEAST)) });
+    }
+    Ok(count)
 }
 
 impl Disk for Directory {

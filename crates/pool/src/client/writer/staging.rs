@@ -93,7 +93,7 @@ impl Writer {
     pub(in crate::client) async fn knows_all(&mut self) -> bool {
         let indices: Vec<u32> = self.groups.keys().copied().collect();
         for index in indices {
-            if self.learn(index).await.is_err() {
+            if self.learn_now(index).await.is_err() {
                 return false;
             }
         }
@@ -102,6 +102,22 @@ impl Writer {
 
     /// Reads the tables of a committed group: which writing of each chunk every benefactor has.
     async fn learn(&mut self, index: u32) -> Result<(), Error> {
+        let until = self.inner.until();
+        loop {
+            match self.learn_now(index).await {
+                // They may begin anew, and are reached elsewhere then.
+                Err((_, false)) if Instant::now() < until => {
+                    self.inner.content(&self.path, self.inode).await?;
+                    tokio::time::sleep(LOOK).await;
+                }
+                learnt => return learnt.map_err(|(error, _)| error),
+            }
+        }
+    }
+
+    /// The same from those that answer; with an error whether it is for ever.
+    async fn learn_now(&mut self, index: u32) -> Result<(), (Error, bool)> {
+        let mut forever = true;
         let Some(group) = self.groups.get(&index) else { return Ok(()) };
         let Some((version, by)) = group.committed else { return Ok(()) };
         let of = (GroupOf { inode: self.inode, group: index }, version, by);
@@ -117,7 +133,10 @@ impl Writer {
                         chunk.at.insert(place.id, entry.instance);
                     }
                 }
-                _ => drop(self.gone.insert(place)),
+                answer => {
+                    forever &= answer.is_some();
+                    self.gone.insert(place);
+                }
             }
         }
         let (first, room) = span::of_group(index);
@@ -126,7 +145,7 @@ impl Writer {
             if !chunks.contains_key(&number) {
                 let (path, offset) = (self.path.clone(), first + u64::from(number) * chunks::CHUNK);
                 let why = "no benefactor that has it answers".to_owned();
-                return Err(Error::Unreadable { path, offset, why });
+                return Err((Error::Unreadable { path, offset, why }, forever));
             }
         }
         if let Some(group) = self.groups.get_mut(&index) {
@@ -152,9 +171,24 @@ impl Writer {
             return Ok(bytes);
         }
         let Some((version, by)) = group.committed else { return Err(unreadable("it was never written".to_owned())) };
-        let stored = Stored { layout: group.layout.clone(), bytes: 0, digest: 0, by };
-        let read = read_chunk(&self.inner, self.inode, (index, version, &stored), chunk).await;
-        read.map_err(|failed| unreadable(failed.why))
+        let mut stored = Stored { layout: group.layout.clone(), bytes: 0, digest: 0, by };
+        let until = self.inner.until();
+        loop {
+            let failed = match read_chunk(&self.inner, self.inode, (index, version, &stored), chunk).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(failed) => failed,
+            };
+            // All that have it may begin anew, with what is on their SSDs, and are reached elsewhere then.
+            let newest = self.inner.content(&self.path, self.inode).await?.groups;
+            let layout =
+                newest.into_iter().find(|(of, at, _)| (*of, *at) == (index, version)).map(|(.., of)| of.layout);
+            let is_moved = layout.as_ref().is_some_and(|layout| *layout != stored.layout);
+            if Instant::now() >= until || failed.forever && !is_moved {
+                return Err(unreadable(failed.why));
+            }
+            stored.layout = layout.unwrap_or(stored.layout);
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Puts a chunk whose bytes are here where it is missing.
