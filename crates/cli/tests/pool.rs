@@ -466,6 +466,36 @@ fn a_pool_that_ends_calls_nothing_lost_that_is_on_ssd() {
 }
 
 #[test]
+fn a_file_of_somebody_else_at_the_target_stays_and_the_conflict_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "2");
+    place.mount(&pool, "mnt");
+    fs::write(place.at("target/results"), "of another job").unwrap();
+    fs::write(place.at("mnt/results"), bytes(1, MIB)).unwrap();
+    let (code, told) = refused(&["pool", "wait", &place.text("mnt/results"), "--state", "drained"]);
+    assert!(code == 1 && told.contains("somebody else has put or changed what is at its name at the target"), "{told}");
+    let mut state = [0; 16];
+    let length = rustix::fs::getxattr(place.at("mnt/results"), "user.surgetank.state", &mut state).unwrap();
+    assert_eq!(&state[..length], b"conflict");
+    let files = pool.status()["files"].clone();
+    assert_eq!((&files["conflict"], &files["failed"], &files["drained"]), (&1.into(), &0.into(), &0.into()));
+    assert!(done(&["pool", "status", &pool.address]).contains("1 in conflict"));
+    assert_eq!(fs::read(place.at("target/results")).unwrap(), b"of another job");
+    // A copy is drained, and the rest is discarded.
+    fs::copy(place.at("mnt/results"), place.at("mnt/results.pool")).unwrap();
+    fs::remove_file(place.at("mnt/results")).unwrap();
+    done(&["pool", "wait", &place.text("mnt"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/results.pool")).unwrap() == bytes(1, MIB));
+    done(&["umount", &place.text("mnt")]);
+    signal(&pool.child, rustix::process::Signal::TERM);
+    assert_eq!(pool.end(), (Some(0), String::new()), "nothing is left");
+    assert_eq!(fs::read(place.at("target/results")).unwrap(), b"of another job");
+}
+
+#[test]
 fn an_ssd_directory_that_cannot_be_used_gets_one_sentence() {
     if !can_mount() {
         return;

@@ -7,7 +7,7 @@ use surgetank_model as model;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance};
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId, Revision, SessionId, Version};
 use surgetank_pool_core::meta::operation::Refusal;
-use surgetank_pool_core::meta::value::{Attributes, Change, Lends, Mount, Path, Times};
+use surgetank_pool_core::meta::value::{Attributes, Change, Lends, Mount, Path, Placed, Times};
 use surgetank_pool_core::meta::{Durability, FileState, Group, Kind, Name, Node, Value};
 use surgetank_pool_core::placement::{Column, Layout, Media, Place, Tier};
 
@@ -35,6 +35,7 @@ wire_struct! {
     Attributes { mode, user, group, accessed, modified }
     Lends { place, address, domain, memory, ssd }
     Mount { name, target, durability, root }
+    Placed { node, size, modified, number }
 }
 
 wire_enum! {
@@ -63,6 +64,7 @@ wire_enum! {
         8 = Lends(lends),
         9 = Mount(mount),
         10 = Pool(number),
+        11 = Placed(placed),
     }
     Refusal {
         0 = NotFound,

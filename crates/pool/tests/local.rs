@@ -49,7 +49,7 @@ impl Place {
     }
 
     async fn client(&self, pool: &Local, mount: &str, copies: u8, media: Media) -> PoolClient {
-        let mut config = client::Config::new(vec![pool.address().to_owned()], mount);
+        let mut config = client::Config::new(vec![pool.address().to_owned()], pool.access().clone(), mount);
         config.make = Some((self.at("target"), Durability::Copies { copies, media }));
         config.timeout = LONG;
         PoolClient::begin(config).await.unwrap()

@@ -281,6 +281,7 @@ struct Files {
     replicated: u64,
     drained: u64,
     failed: u64,
+    conflict: u64,
 }
 
 #[derive(Serialize)]
@@ -319,7 +320,13 @@ impl PoolStatus {
         };
         let of = |states: &[usize]| states.iter().filter_map(|state| status.files.get(*state)).sum();
         // Created, replicated, drained, evicted, failed, conflict.
-        let files = Files { staged: of(&[0]), replicated: of(&[1]), drained: of(&[2, 3]), failed: of(&[4, 5]) };
+        let files = Files {
+            staged: of(&[0]),
+            replicated: of(&[1]),
+            drained: of(&[2, 3]),
+            failed: of(&[4]),
+            conflict: of(&[5]),
+        };
         let drain_mib_s = status.drain_bytes_s as f64 / f64::from(1 << 20);
         Self { benefactors: status.states.iter().map(benefactor).collect(), files, drain_mib_s }
     }
@@ -338,9 +345,9 @@ impl PoolStatus {
                 benefactor.state.to_owned(),
             ]);
         }
-        let Files { staged, replicated, drained, failed } = self.files;
+        let Files { staged, replicated, drained, failed, conflict } = self.files;
         format!(
-            "{table}\nfiles: {staged} staged, {replicated} replicated, {drained} drained, {failed} failed; draining at {:.1} MiB/s",
+            "{table}\nfiles: {staged} staged, {replicated} replicated, {drained} drained, {failed} failed, {conflict} in conflict; draining at {:.1} MiB/s",
             self.drain_mib_s
         )
     }
@@ -414,7 +421,10 @@ impl Wait {
 fn reason(state: &str) -> &'static str {
     match state {
         "failed" => "chunks of it are lost with their benefactors, so it will not reach its target: write it again",
-        "conflict" => "somebody else has changed what is at its place at the target: move one of the two away",
+        "conflict" => {
+            "somebody else has put or changed what is at its name at the target, where that stays: move that away and write the file again, or copy \
+         the file to another name"
+        }
         "torn" => "its writer ended before it closed the file: what was committed is drained, the rest is lost",
         _ => "it is in a state that this program does not know: use the version of the mount",
     }

@@ -77,6 +77,8 @@ pub enum Key {
     Writer(Inode, SessionId),
     /// What the target has not seen yet.
     Journal(MountId, u64),
+    /// What the pool put last at a name of the target: in which directory, by the number that the target has for that.
+    Placed(MountId, u64, Name),
     /// Who has a role; it is there as long as its lease.
     Owner(Role),
     /// The number that tells the pool from any other.

@@ -16,7 +16,7 @@ mod recorder;
 use crate::id::{Inode, MountId, SessionId, Version};
 use crate::meta::key::{Key, Name, Prefix};
 use crate::meta::store::{Lease, Transaction};
-use crate::meta::value::{Attributes, Group};
+use crate::meta::value::{Attributes, Group, Placed};
 use crate::placement::Place;
 
 pub use self::recorder::Reads;
@@ -144,6 +144,10 @@ pub enum Operation {
         journal: u64,
         /// How it ended.
         ended: PublicationEnd,
+        /// What the target has by it at names of directories, by their numbers there; `None`: nothing of the pool's.
+        placed: Vec<((u64, Name), Option<Placed>)>,
+        /// The file that a conflict is about, if the entry does not name it.
+        about: Option<Inode>,
     },
     /// Nobody has an unlinked file open any more: it ends.
     Forget {
@@ -286,8 +290,8 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
         }
         Operation::Unlink { at, journal } => recorder.unlink(at, *journal),
         Operation::RemoveDirectory { at, journal } => recorder.remove_directory(at, *journal),
-        Operation::Published { publisher, mount, journal, ended } => {
-            recorder.published(*publisher, *mount, *journal, *ended)
+        Operation::Published { publisher, mount, journal, ended, placed, about } => {
+            recorder.published((*publisher, *mount), *journal, *ended, placed, *about)
         }
         Operation::Forget { inode } => recorder.forget(*inode),
         Operation::Relocate { warden, inode, group, from, to } => {

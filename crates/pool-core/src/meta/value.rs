@@ -187,6 +187,19 @@ pub enum Change {
     },
 }
 
+/// What the pool put at a name of the target, as the target shows it. Anything else at that name is somebody else's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Which file of the pool it is; that of a symbolic link is nobody's.
+    pub node: Inode,
+    /// Bytes.
+    pub size: u64,
+    /// When it was changed, in nanoseconds since 1970.
+    pub modified: u64,
+    /// Its number at the target.
+    pub number: u64,
+}
+
 /// What a benefactor lends, and where it is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lends {
@@ -240,4 +253,6 @@ pub enum Value {
     Receipt,
     /// Of [`Key::Pool`](super::Key::Pool).
     Pool(u64),
+    /// Of [`Key::Placed`](super::Key::Placed).
+    Placed(Placed),
 }

@@ -407,7 +407,14 @@ impl World {
             if ended != PublicationEnd::Done {
                 return Err("nothing is lost here".to_owned());
             }
-            let operation = Operation::Published { publisher: self.publisher.0, mount: MOUNT, journal, ended };
+            let operation = Operation::Published {
+                publisher: self.publisher.0,
+                mount: MOUNT,
+                journal,
+                ended,
+                placed: Vec::new(),
+                about: None,
+            };
             let request = self.begin(operation);
             self.recording.insert(request, journal);
         }

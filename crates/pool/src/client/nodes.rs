@@ -226,6 +226,11 @@ impl PoolClient {
         match content.node.kind {
             Kind::File(FileState::Evicted) if stage => writer.stage_again(&content).await?,
             Kind::File(FileState::Evicted) => {}
+            // What the pool does not have, and what is at the target is somebody else's.
+            Kind::File(FileState::Conflict) if stage && content.groups.is_empty() && size > 0 => {
+                let why = "somebody else has changed what is at its place at the target".to_owned();
+                return Err(Error::Unreadable { path: what.to_owned(), offset: 0, why });
+            }
             Kind::File(FileState::Drained) if stage => {
                 writer.has(content.clone());
                 // What is written must not rest on chunks that ended with their benefactors, as long as the target has the file.

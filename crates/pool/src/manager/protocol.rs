@@ -215,7 +215,7 @@ wire_enum! {
         6 = Rename { from, to, replace, journal },
         7 = Unlink { at, journal },
         8 = RemoveDirectory { at, journal },
-        9 = Published { publisher, mount, journal, ended },
+        9 = Published { publisher, mount, journal, ended, placed, about },
         10 = Evict { inode },
         11 = Forget { inode },
         12 = Relocate { warden, inode, group, from, to },

@@ -10,10 +10,10 @@ use std::time::Duration;
 use surgetank_pool_core::benefactor::holdings::GroupOf;
 use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
-use surgetank_pool_core::meta::value::Mount;
-use surgetank_pool_core::meta::{Group, Key, Node, Prefix, Role, Value};
+use surgetank_pool_core::meta::value::{Change, Mount, Placed};
+use surgetank_pool_core::meta::{Group, Key, Name, Node, Prefix, Role, Stored, Value};
 use surgetank_pool_core::placement::{Column, Stripe};
-use surgetank_pool_core::publishing::{self, Publisher};
+use surgetank_pool_core::publishing::{self, Effect, Publisher};
 use tokio::task::JoinSet;
 
 use super::Manager;
@@ -71,6 +71,7 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
                         id,
                         target: target.clone(),
                         publisher: Publisher::new(),
+                        made: BTreeMap::new(),
                     })
                 }
                 Err(error) => tracing::warn!("mount `{}`: {}: {error}", mount.name, mount.target),
@@ -89,6 +90,8 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
             Ok(Step::NotThePublisher) => work = None,
             Err(error) => {
                 tracing::warn!("mount `{}`: {error}", mount.name);
+                // What was to be recorded may not be: it is looked at anew.
+                work = None;
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -128,9 +131,43 @@ struct Work {
     id: MountId,
     target: Target,
     publisher: Publisher,
+    /// What is to be recorded of entries.
+    made: BTreeMap<u64, Made>,
+}
+
+/// What a change came to.
+#[derive(Clone, Default)]
+struct Made {
+    /// What the pool has at names of the target by it.
+    placed: Vec<((u64, Name), Option<Placed>)>,
+    /// The file that it is about.
+    about: Option<Inode>,
 }
 
 impl Work {
+    /// Makes a change at the target, unless somebody else has what it would replace, move or remove there.
+    async fn make(&mut self, effect: &Effect) -> std::io::Result<()> {
+        let (change, maybe_done) = (effect.change.clone(), effect.maybe_done);
+        let names = on_target(&self.target, move |target| target.names(&change)).await?;
+        let keys: Vec<Key> =
+            names.iter().map(|(directory, name)| Key::Placed(self.id, *directory, name.clone())).collect();
+        let read = self.manager.store.read(&keys, &[]).await.map_err(Error::other)?;
+        let placed = |stored: Option<Stored>| match stored.map(|stored| stored.value) {
+            Some(Value::Placed(placed)) => Some(placed),
+            _ => None,
+        };
+        let was: Vec<Option<Placed>> = read.keys.into_iter().map(placed).collect();
+        let about = was.first().copied().flatten().map(|placed| placed.node);
+        let about = about.filter(|_| matches!(effect.change, Change::Rename { .. }));
+        // Of what a rename leaves where it was, it may be the only copy: it is not the pool's to replace any more.
+        let left = about.and_then(|_| names.first().cloned()).map(|name| (name, None));
+        self.made.insert(effect.journal, Made { placed: left.into_iter().collect(), about });
+        let change = effect.change.clone();
+        let is = on_target(&self.target, move |target| target.change(&change, maybe_done, &was)).await?;
+        self.made.insert(effect.journal, Made { placed: names.into_iter().zip(is).collect(), about });
+        Ok(())
+    }
+
     async fn step(&mut self) -> Result<Step, Unavailable> {
         let read = self.manager.store.read(&[], &[Prefix::Journal(self.id)]).await?;
         for (key, stored) in read.prefixes.into_iter().flatten() {
@@ -180,18 +217,21 @@ impl Work {
         loop {
             while let Some((journal, ended)) = self.publisher.next_record() {
                 let (publisher, mount) = (self.manager.tenure.manager(), self.id);
-                let operation = Operation::Published { publisher, mount, journal, ended };
+                let Made { placed, about } = self.made.get(&journal).cloned().unwrap_or_default();
+                let operation = Operation::Published { publisher, mount, journal, ended, placed, about };
                 match self.manager.commits.perform(&operation).await? {
                     Ended::Refused(Refusal::NotThePublisher) => return Ok(Step::NotThePublisher),
-                    _ => self.publisher.recorded(journal),
+                    _ => {
+                        self.made.remove(&journal);
+                        self.publisher.recorded(journal);
+                    }
                 }
             }
             if !self.manager.tenure.lasts() {
                 return Ok(Step::NotThePublisher);
             }
             let Some(effect) = self.publisher.next_effect() else { return Ok(Step::Done) };
-            let (change, maybe_done) = (effect.change.clone(), effect.maybe_done);
-            let made = on_target(&self.target, move |target| target.change(&change, maybe_done)).await;
+            let made = self.make(&effect).await;
             let outcome = outcome(&made);
             if let Err(error) = made {
                 tracing::warn!("{}: {error}", self.target.place(&effect.change).display());

@@ -1,17 +1,20 @@
 //! A directory as a target. What has no name yet lies in `.surgetank` below it.
 
-use std::fs::{File, FileTimes, OpenOptions, Permissions};
+use std::fs::{File, FileTimes, Metadata, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use surgetank_pool_core::id::{Inode, MountId, Version};
-use surgetank_pool_core::meta::value::{self, Change, Times};
+use surgetank_pool_core::meta::Name;
+use surgetank_pool_core::meta::value::{self, Change, Placed, Times};
 
 /// Where files lie that have no name yet.
 pub const ASIDE: &str = ".surgetank";
+/// Bytes that are compared at a time.
+const PIECE: usize = 1 << 20;
 
 /// Mode, user, group.
 type Owner = (u32, u32, u32);
@@ -49,7 +52,6 @@ impl Target {
         Ok(())
     }
 
-    /// Where a path of the mount is.
     /// Where a change takes place, for messages.
     pub(super) fn place(&self, change: &Change) -> PathBuf {
         match change {
@@ -98,12 +100,40 @@ impl Target {
         file.sync_all()
     }
 
-    /// Makes a change, flushed; `maybe_done`: it may have been made before, by a publisher that ended before it could record that.
-    pub(super) fn change(&self, change: &Change, maybe_done: bool) -> Result<()> {
+    /// The names that a change is about, each with the number of its directory here.
+    pub(super) fn names(&self, change: &Change) -> Result<Vec<(u64, Name)>> {
+        let paths: &[&value::Path] = match change {
+            // A directory is as good as any other.
+            Change::MakeDirectory(_) => &[],
+            Change::Publish { path, .. }
+            | Change::MakeLink { path, .. }
+            | Change::Attributes { path, .. }
+            | Change::Remove(path) => &[path],
+            Change::Rename { from, to } => &[from, to],
+        };
+        let name = |path: &&value::Path| -> Result<(u64, Name)> {
+            let at = self.at(path);
+            let directory = std::fs::metadata(at.parent().unwrap_or(Path::new("/")))?;
+            let name = path.0.last().cloned().ok_or(ErrorKind::InvalidInput)?;
+            Ok((directory.ino(), name))
+        };
+        paths.iter().map(name).collect()
+    }
+
+    /// Makes a change, flushed; `maybe_done`: it may have been made before, by a publisher that ended before it could record that. `was`: what the
+    /// pool has put last at each of [`Target::names`]; what is returned is what it has there afterwards. Whatever else is there is somebody
+    /// else's, and stays as it is.
+    pub(super) fn change(
+        &self,
+        change: &Change,
+        maybe_done: bool,
+        was: &[Option<Placed>],
+    ) -> Result<Vec<Option<Placed>>> {
         let forgive = |result: Result<()>, kinds: &[ErrorKind]| match result {
             Err(error) if maybe_done && kinds.contains(&error.kind()) => Ok(()),
             other => other,
         };
+        let was = |at: usize| was.get(at).copied().flatten();
         match change {
             Change::MakeDirectory(path) => {
                 match std::fs::create_dir(self.at(path)) {
@@ -111,39 +141,91 @@ impl Target {
                     Err(error) if error.kind() == ErrorKind::AlreadyExists && self.at(path).is_dir() => {}
                     other => other?,
                 }
-                self.flush_parent(path)
+                self.flush_parent(path)?;
+                Ok(Vec::new())
             }
             Change::Publish { inode, version, path } => {
-                let aside = self.aside(*inode, *version);
-                // Its bytes were drained by this publisher, so they are there even if the change was made before.
-                std::fs::rename(&aside, self.at(path))?;
-                self.flush_parent(path)
+                let (aside, at) = (self.aside(*inode, *version), self.at(path));
+                let placed = placed(*inode, &std::fs::symlink_metadata(&aside)?);
+                match found(&at)? {
+                    None => rename_new(&aside, &at)?,
+                    Some(found) if is(&found, was(0)) => std::fs::rename(&aside, &at)?,
+                    // A publisher that ended before it could record it has put the same bytes there.
+                    Some(found) if maybe_done && found.is_file() && have_same_bytes(&aside, &at)? => {
+                        std::fs::rename(&aside, &at)?;
+                    }
+                    Some(_) => return Err(theirs()),
+                }
+                self.flush_parent(path)?;
+                Ok(vec![Some(placed)])
             }
             Change::Rename { from, to } => {
-                forgive(std::fs::rename(self.at(from), self.at(to)), &[ErrorKind::NotFound])?;
+                let placed = self.rename(&self.at(from), &self.at(to), (was(0), was(1)), maybe_done)?;
                 self.flush_parent(to)?;
-                self.flush_parent(from)
+                self.flush_parent(from)?;
+                Ok(vec![None, placed])
             }
             Change::MakeLink { path, to } => {
-                let to = Path::new(std::ffi::OsStr::from_bytes(to));
-                forgive(std::os::unix::fs::symlink(to, self.at(path)), &[ErrorKind::AlreadyExists])?;
-                self.flush_parent(path)
+                let (to, at) = (Path::new(std::ffi::OsStr::from_bytes(to)), self.at(path));
+                match std::os::unix::fs::symlink(to, &at) {
+                    Err(error)
+                        if maybe_done
+                            && error.kind() == ErrorKind::AlreadyExists
+                            && std::fs::read_link(&at).is_ok_and(|found| found == to) => {}
+                    other => other?,
+                }
+                let placed = placed(Inode(0), &std::fs::symlink_metadata(&at)?);
+                self.flush_parent(path)?;
+                Ok(vec![Some(placed)])
             }
             Change::Attributes { path, owner, times } => {
-                forgive(give(&self.at(path), *owner, *times), &[ErrorKind::NotFound])?;
-                self.flush_parent(path)
+                let placed = match found(&self.at(path))? {
+                    None => forgive(Err(ErrorKind::NotFound.into()), &[ErrorKind::NotFound]).map(|()| was(0))?,
+                    Some(found) => give_placed(&self.at(path), &found, (*owner, *times), was(0), maybe_done)?,
+                };
+                self.flush_parent(path)?;
+                Ok(vec![placed])
             }
             Change::Remove(path) => {
                 let at = self.at(path);
-                let removed = match std::fs::symlink_metadata(&at) {
-                    Ok(found) if found.is_dir() => std::fs::remove_dir(&at),
-                    Ok(_) => std::fs::remove_file(&at),
-                    Err(error) => Err(error),
+                let removed = match found(&at)? {
+                    Some(found) if found.is_dir() => std::fs::remove_dir(&at),
+                    Some(found) if is(&found, was(0)) => std::fs::remove_file(&at),
+                    Some(_) => Err(theirs()),
+                    None => Err(ErrorKind::NotFound.into()),
                 };
                 forgive(removed, &[ErrorKind::NotFound])?;
-                self.flush_parent(path)
+                self.flush_parent(path)?;
+                Ok(vec![None])
             }
         }
+    }
+
+    /// Moves what the pool has put at a name; what it has at the other one afterwards. What a directory has goes with it, whosever it is.
+    fn rename(
+        &self,
+        from: &Path,
+        to: &Path,
+        was: (Option<Placed>, Option<Placed>),
+        maybe_done: bool,
+    ) -> Result<Option<Placed>> {
+        let (at_from, at_to) = (found(from)?, found(to)?);
+        let Some(moved) = at_from else {
+            let is_done = at_to.is_some_and(|at_to| at_to.is_dir() && was.0.is_none() || is(&at_to, was.0));
+            return if maybe_done && is_done { Ok(was.0) } else { Err(ErrorKind::NotFound.into()) };
+        };
+        let is_ours = if moved.is_dir() { was.0.is_none() } else { is(&moved, was.0) };
+        if !is_ours {
+            return Err(theirs());
+        }
+        match at_to {
+            None => rename_new(from, to)?,
+            // The kernel refuses one in which something is.
+            Some(at_to) if at_to.is_dir() && moved.is_dir() => std::fs::rename(from, to)?,
+            Some(at_to) if !moved.is_dir() && is(&at_to, was.1) => std::fs::rename(from, to)?,
+            Some(_) => return Err(theirs()),
+        }
+        Ok(was.0)
     }
 
     fn flush_parent(&self, path: &value::Path) -> Result<()> {
@@ -155,6 +237,88 @@ impl Target {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Why a change is not made: the publisher takes it for a conflict.
+fn theirs() -> Error {
+    Error::new(ErrorKind::AlreadyExists, "somebody else has put or changed what is there: it stays as it is")
+}
+
+/// What is at a place; not what a symbolic link points at.
+fn found(at: &Path) -> Result<Option<Metadata>> {
+    match std::fs::symlink_metadata(at) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn placed(node: Inode, found: &Metadata) -> Placed {
+    Placed { node, size: found.len(), modified: modified(found), number: found.ino() }
+}
+
+/// In nanoseconds since 1970; earlier times count from the end.
+fn modified(found: &Metadata) -> u64 {
+    found.mtime().cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec().cast_unsigned())
+}
+
+/// Whether what is there is what the pool has put there last.
+fn is(found: &Metadata, was: Option<Placed>) -> bool {
+    !found.is_dir() && was.is_some_and(|was| placed(was.node, found) == was)
+}
+
+/// Gives a file a name that nothing has. Where the file system cannot do that in one step, it is looked at before.
+fn rename_new(from: &Path, to: &Path) -> Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::io::Errno;
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => std::fs::rename(from, to),
+        other => Ok(other?),
+    }
+}
+
+/// Whether two files have the same bytes.
+fn have_same_bytes(one: &Path, other: &Path) -> Result<bool> {
+    let (one, other) = (File::open(one)?, File::open(other)?);
+    let length = one.metadata()?.len();
+    if length != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut of_one, mut of_other) = (vec![0; PIECE], vec![0; PIECE]);
+    let mut offset = 0;
+    while offset < length {
+        let piece = usize::try_from(length - offset).unwrap_or(PIECE).min(PIECE);
+        one.read_exact_at(&mut of_one[..piece], offset)?;
+        other.read_exact_at(&mut of_other[..piece], offset)?;
+        if of_one[..piece] != of_other[..piece] {
+            return Ok(false);
+        }
+        offset += piece as u64;
+    }
+    Ok(true)
+}
+
+/// Gives what the pool has put there its attributes; how it is afterwards. Directories are nobody's.
+fn give_placed(
+    at: &Path,
+    before: &Metadata,
+    (owner, times): (Owner, Times),
+    was: Option<Placed>,
+    maybe_done: bool,
+) -> Result<Option<Placed>> {
+    let has_times = |found: &Metadata| modified(found) / 1_000_000_000 == times.modified / 1_000_000_000;
+    let is_ours = is(before, was)
+        || maybe_done
+            && has_times(before)
+            && was.is_some_and(|was| (was.size, was.number) == (before.len(), before.ino()));
+    if !before.is_dir() && !is_ours {
+        return Err(theirs());
+    }
+    give(at, owner, times)?;
+    let after = std::fs::symlink_metadata(at)?;
+    // What somebody else has written meanwhile is not ours.
+    let is_as_given = after.len() == before.len() && (has_times(&after) || modified(&after) == modified(before));
+    Ok(was.map(|was| if is_as_given { placed(was.node, &after) } else { was }))
 }
 
 /// Gives what is there its owner, permissions and times. Where this process may not, as on a target with other users, they stay as they are:

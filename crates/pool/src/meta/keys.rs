@@ -23,6 +23,9 @@ pub(super) fn of_key(key: &Key) -> Vec<u8> {
         Key::Journal(mount, number) => spelt(b'j', &[&mount.0.to_be_bytes(), &number.to_be_bytes()]),
         Key::Owner(Role::Publisher(mount)) => spelt(b'o', &[b"p", &mount.0.to_be_bytes()]),
         Key::Owner(Role::Warden) => spelt(b'o', &[b"w"]),
+        Key::Placed(mount, directory, name) => {
+            spelt(b't', &[&mount.0.to_be_bytes(), &directory.to_be_bytes(), name.bytes()])
+        }
         Key::Pool => spelt(b'p', &[]),
         Key::Record(id) => spelt(b'B', &[&id.0.to_be_bytes()]),
         Key::Receipt(of, number) => spelt(b'r', &[&of.to_be_bytes(), &number.to_be_bytes()]),
@@ -73,6 +76,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<Key, Malformed> {
             b'w' => Key::Owner(Role::Warden),
             _ => return Err(Malformed),
         },
+        b't' => {
+            let (mount, directory) = (MountId(number_32(from)?), number(from)?);
+            let name = from.split_to(from.len());
+            Key::Placed(mount, directory, Name::new(&name).map_err(|_| Malformed)?)
+        }
         b'p' => Key::Pool,
         b'B' => Key::Record(BenefactorId(number_32(from)?)),
         b'r' => Key::Receipt(number(from)?, number(from)?),
@@ -108,6 +116,7 @@ mod tests {
             Key::Group(Inode(9), 256, Version(1)),
             Key::Writer(Inode(9), SessionId(4)),
             Key::Journal(MountId(2), 9),
+            Key::Placed(MountId(2), 9, name("a")),
             Key::Owner(Role::Publisher(MountId(2))),
             Key::Owner(Role::Warden),
             Key::Pool,

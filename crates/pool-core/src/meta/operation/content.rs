@@ -3,9 +3,9 @@
 use super::recorder::{Recorder, Stop};
 use super::{PublicationEnd, Refusal, Reply};
 use crate::id::{Inode, MountId, SessionId, Version};
-use crate::meta::key::{Key, Prefix, Role};
+use crate::meta::key::{Key, Name, Prefix, Role};
 use crate::meta::store::{Compare, Lease};
-use crate::meta::value::{Change, FileState, Group, Kind, Node, Times, Value};
+use crate::meta::value::{Change, FileState, Group, Kind, Node, Placed, Times, Value};
 use crate::placement::Place;
 use crate::planted::{Bug, planted};
 
@@ -132,7 +132,14 @@ impl Recorder<'_> {
         Ok(Reply::Version(version))
     }
 
-    pub(super) fn published(&mut self, publisher: u64, mount: MountId, journal: u64, ended: PublicationEnd) -> Answer {
+    pub(super) fn published(
+        &mut self,
+        (publisher, mount): (u64, MountId),
+        journal: u64,
+        ended: PublicationEnd,
+        placed: &[((u64, Name), Option<Placed>)],
+        about: Option<Inode>,
+    ) -> Answer {
         let owner = self.get(Key::Owner(Role::Publisher(mount)))?.map(|stored| &stored.value);
         if owner != Some(&Value::Owner(publisher)) {
             return Err(Refusal::NotThePublisher.into());
@@ -143,7 +150,14 @@ impl Recorder<'_> {
             _ => return Err(Refusal::NotFound.into()),
         };
         self.delete(key);
-        let Change::Publish { inode, version, .. } = change else { return Ok(Reply::Done) };
+        for ((directory, name), placed) in placed {
+            let key = Key::Placed(mount, *directory, name.clone());
+            match placed {
+                Some(placed) => self.put(key, Value::Placed(*placed)),
+                None => self.delete(key),
+            }
+        }
+        let Change::Publish { inode, version, .. } = change else { return self.in_conflict(about, ended) };
         let Some(Value::Node(node)) = self.get(Key::Node(inode))?.map(|stored| &stored.value) else {
             return Ok(Reply::Done);
         };
@@ -158,6 +172,18 @@ impl Recorder<'_> {
             self.keep_newest(inode)?;
         }
         self.put(Key::Node(inode), Value::Node(Node { kind, published: version, ..node.clone() }));
+        Ok(Reply::Done)
+    }
+
+    /// A file that was at the target is not at its name there.
+    fn in_conflict(&mut self, about: Option<Inode>, ended: PublicationEnd) -> Answer {
+        if ended == PublicationEnd::Conflict
+            && let Some(inode) = about
+            && let Some(Value::Node(node)) = self.get(Key::Node(inode))?.map(|stored| &stored.value)
+            && matches!(node.kind, Kind::File(FileState::Drained | FileState::Evicted))
+        {
+            self.put(Key::Node(inode), Value::Node(Node { kind: Kind::File(FileState::Conflict), ..node.clone() }));
+        }
         Ok(Reply::Done)
     }
 

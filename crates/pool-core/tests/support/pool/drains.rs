@@ -96,7 +96,14 @@ impl World {
             if ended == PublicationEnd::Lost {
                 self.is_rightly_lost(journal);
             }
-            let operation = Operation::Published { publisher: number, mount: MOUNT, journal, ended };
+            let operation = Operation::Published {
+                publisher: number,
+                mount: MOUNT,
+                journal,
+                ended,
+                placed: Vec::new(),
+                about: None,
+            };
             let request = self.number();
             self.ask_once(Asker::Drain(number), request, &operation);
             self.drain.recording.insert(request, (journal, operation, now));
