@@ -32,6 +32,8 @@ surgetank_model::plant_bugs! {
         RetriedWithoutReceipt,
         /// A refused transaction is answered while a copy of it is still under way.
         RefusedWhileUnderWay,
+        /// The receipt of a transaction is deleted while a copy of it is still under way.
+        ReceiptForgottenEarly,
         /// A rename does not look whether its target is a directory that has entries.
         RenameOverFullDirectory,
         /// A directory is removed although an entry was made in it meanwhile.

@@ -7,7 +7,7 @@ use surgetank_model::{Bandwidth, Bytes};
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId, SessionId};
 use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::Operation;
-use surgetank_pool_core::meta::store::{Lease, MemoryStore, Transaction, Write};
+use surgetank_pool_core::meta::store::{Lease, Limits, MemoryStore, Transaction, Write};
 use surgetank_pool_core::meta::value::{Kind, Node, Value};
 use surgetank_pool_core::meta::{Attempt, GroupCommit, Key, Name, Reads, RequestId, attempt};
 use surgetank_pool_core::placement::{CHUNK, Candidate, Lent, Media, Place, Request, Stripe, place};
@@ -80,7 +80,8 @@ fn a_storm_of_a_hundred_thousand_creates_takes_at_most_five_seconds_of_a_store()
         (0..MOUNTS).map(|at| Write::PutLeased(Key::Session(SessionId(at)), Value::Session(SessionId(at)), Lease(at))),
     );
     store.commit(&Transaction { compares: Vec::new(), writes });
-    let mut managers: Vec<GroupCommit> = (0..4).map(|at| GroupCommit::new(at, Lease(1_000_000 + at), 128)).collect();
+    let limits = Limits { operations: 128, ..Limits::NONE };
+    let mut managers: Vec<GroupCommit> = (0..4).map(|at| GroupCommit::new(at, Lease(1_000_000 + at), limits)).collect();
     let submit = |store: &MemoryStore, manager: &mut GroupCommit, file: u64, mount: u64| {
         let name = Name::new(format!("rank.{file}").as_bytes()).expect("it is a name");
         let at = (Inode(1), name);
@@ -94,7 +95,7 @@ fn a_storm_of_a_hundred_thousand_creates_takes_at_most_five_seconds_of_a_store()
                 }),
                 Attempt::Commit(transaction, reply) => {
                     assert!(reply.is_ok(), "a file is created");
-                    return manager.submit(RequestId(file), transaction);
+                    return manager.submit(RequestId(file), transaction, 0);
                 }
             }
         }

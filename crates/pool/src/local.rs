@@ -22,7 +22,7 @@ use crate::benefactor::ssd::Directory;
 use crate::chunks::CHUNK;
 use crate::client;
 use crate::manager::{self, groups};
-use crate::meta::{Embedded, MetaStore, Unavailable};
+use crate::meta::{Embedded, Etcd, MetaStore, Unavailable, etcd};
 use crate::rpc::{BadAddress, Listener};
 use crate::security::{Access, Credentials, NoSecret};
 
@@ -35,12 +35,16 @@ const END: Duration = Duration::from_secs(2);
 /// How long a benefactor is tried that a manager does not take in yet.
 const JOINS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long the leases of a pool's former process may last that has ended.
+const FORMER: Duration = Duration::from_secs(8);
 
 /// What the pool consists of.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where its store is kept.
+    /// Where its store is kept, unless that is an etcd.
     pub directory: PathBuf,
+    /// The etcd that is its store.
+    pub store: Option<etcd::Config>,
     /// Where its manager listens: HOST:PORT.
     pub listen: String,
     /// Benefactors.
@@ -60,7 +64,7 @@ impl Config {
     #[must_use]
     pub fn of_memory(directory: PathBuf, listen: &str, benefactors: u32, memory: Bytes) -> Self {
         let (ssd, ssd_directory, forget_ssd) = (Bytes::ZERO, None, false);
-        Self { directory, listen: listen.to_owned(), benefactors, memory, ssd, ssd_directory, forget_ssd }
+        Self { directory, store: None, listen: listen.to_owned(), benefactors, memory, ssd, ssd_directory, forget_ssd }
     }
 }
 
@@ -98,6 +102,9 @@ pub enum Error {
         /// Where they were looked for.
         below: String,
     },
+    /// Its etcd cannot be used.
+    #[error("{0}")]
+    Etcd(String),
     /// Its address cannot be used.
     #[error(transparent)]
     Address(#[from] BadAddress),
@@ -170,7 +177,10 @@ impl Local {
         let credentials = Credentials::of_directory(&config.directory, None)?;
         let listener = Listener::bind(&config.listen, &credentials)?;
         let address = listener.address()?.to_string();
-        let store: Arc<dyn MetaStore> = Arc::new(open(&store, &shown)?);
+        let store: Arc<dyn MetaStore> = match &config.store {
+            Some(etcd) => Arc::new(runtime.block_on(connect(etcd))?),
+            None => Arc::new(open(&store, &shown)?),
+        };
         let (ssds, found, remarks) = runtime.block_on(take_ssds(config, &*store))?;
         let (tell, ended) = mpsc::unbounded_channel();
         let (of_manager, told) = (Arc::clone(&store), tell.clone());
@@ -367,6 +377,33 @@ pub(crate) fn open(store: &Path, directory: &str) -> Result<Embedded, Error> {
         };
         Error::Directory(directory.to_owned(), remedy)
     })
+}
+
+/// Opens the pool in an etcd, of which no benefactor may be alive: they would have the same numbers as those of this process.
+async fn connect(config: &etcd::Config) -> Result<Etcd, Error> {
+    config.check().map_err(|error| Error::Etcd(error.to_string()))?;
+    let failed = |Unavailable(why)| Error::Etcd(why);
+    let store = Etcd::connect(config).await.map_err(failed)?;
+    let end = tokio::time::Instant::now() + FORMER;
+    loop {
+        let read = store.read(&[], &[Prefix::Lends]).await.map_err(failed)?;
+        let Some((_, Value::Lends(lends))) =
+            read.prefixes.into_iter().flatten().map(|(key, stored)| (key, stored.value)).next()
+        else {
+            return Ok(store);
+        };
+        if tokio::time::Instant::now() >= end {
+            return Err(Error::Etcd(format!(
+                "pool `{name}` runs already in the etcd at {}: its benefactor {} lends from {}; stop it, or give this one another \
+                 name: etcd://…/NAME",
+                config.endpoints.join(", "),
+                lends.place.id,
+                lends.address,
+                name = config.pool,
+            )));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 /// Lends until somebody else does in its place; why it has ended.

@@ -226,32 +226,49 @@ fn the_drain_goes_on_without_the_client_and_after_a_restart_of_the_store() {
 
 #[test]
 fn kills_of_everything_under_writers_lose_no_byte() {
-    hammer_all(false);
+    hammer_all(Kind::Memory);
 }
 
 #[test]
 fn kills_of_everything_with_ssds_lose_no_byte() {
-    hammer_all(true);
+    hammer_all(Kind::Ssd);
 }
 
-fn hammer_all(with_ssds: bool) {
+#[test]
+fn kills_of_everything_over_etcd_lose_no_byte() {
+    hammer_all(Kind::Etcd);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Memory,
+    Ssd,
+    /// Memory, three managers, and an etcd that ends and begins as well.
+    Etcd,
+}
+
+fn hammer_all(kind: Kind) {
     // Runs: `SURGETANK_FIRST` begins elsewhere, `SURGETANK_TIMES` multiplies their number.
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("SURGETANK_FIRST").unwrap_or(0);
     for seed in first..first + 2 * number("SURGETANK_TIMES").unwrap_or(1) {
-        run(hammer(seed, with_ssds));
+        run(hammer(seed, kind));
     }
 }
 
 /// Writers write, sync and close while a benefactor or a manager at a time ends and begins again: with two copies, and the next benefactor's
 /// end when the copies of the former are there again, nothing that was acknowledged is lost.
-async fn hammer(seed: u64, with_ssds: bool) {
+async fn hammer(seed: u64, kind: Kind) {
     let mut random = Random::from_seed(seed);
     let directory = tempfile::tempdir().unwrap();
     let disk = |id: usize| support::Disk::Files(directory.path().join(id.to_string()), 64 << 20);
-    let mut pool = match with_ssds {
-        true => Pool::with_ssds(2, 48, (0..4).map(|id| Some(disk(id))).collect()),
-        false => Pool::new(2, 4, 96),
+    let mut pool = match kind {
+        Kind::Ssd => Pool::with_ssds(2, 48, (0..4).map(|id| Some(disk(id))).collect()),
+        Kind::Memory => Pool::new(2, 4, 96),
+        Kind::Etcd => match Pool::over_etcd(3, 4, 96) {
+            Some(pool) => pool,
+            None => return,
+        },
     };
     let client = std::sync::Arc::new(pool.client(2).await);
     let mut writers = tokio::task::JoinSet::new();
@@ -281,7 +298,14 @@ async fn hammer(seed: u64, with_ssds: bool) {
             pool.benefactors[at].kill();
             pool.restart_benefactor(at);
         } else {
-            let at = random.below(2) as usize;
+            if let Some(etcd) = &mut pool.etcd
+                && kills % 4 == 3
+            {
+                etcd.kill();
+                tokio::time::sleep(Duration::from_millis(random.below(500))).await;
+                etcd.begin();
+            }
+            let at = random.below(pool.managers.len() as u64) as usize;
             pool.managers[at].kill();
             tokio::time::sleep(Duration::from_millis(random.below(100))).await;
             pool.restart_manager(at);
@@ -300,7 +324,7 @@ async fn hammer(seed: u64, with_ssds: bool) {
     until("nothing is left", async || {
         let status = client.status().await.unwrap();
         let free: u64 = status.benefactors.iter().map(|(_, credits)| credits).sum();
-        free == if with_ssds { 4 * 48 } else { 4 * 96 } && status.journal == 0
+        free == if kind == Kind::Ssd { 4 * 48 } else { 4 * 96 } && status.journal == 0
     })
     .await;
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{run, until};
+use support::{etcd, run, until};
 use surgetank_model::random::Random;
 use surgetank_pool::meta::{Embedded, LeaseEnded, MetaStore};
 use surgetank_pool_core::id::{Inode, MountId, Revision, SessionId, Version};
@@ -73,6 +73,24 @@ fn the_embedded_store_keeps_everything_over_a_restart() {
     });
 }
 
+#[test]
+fn etcd_keeps_the_contract() {
+    let Some(server) = etcd::Server::start(&[]) else { return };
+    run(async {
+        let store = server.store("one").await;
+        contract(&store).await;
+        // Another pool in the same etcd has keys of its own.
+        let (other, again) = (server.store("other").await, server.store("one").await);
+        let key = Key::Entry(Inode(1), name(1));
+        put(&other, &key, 5).await;
+        assert_eq!(
+            again.read(&[], &PREFIXES).await.unwrap().prefixes,
+            store.read(&[], &PREFIXES).await.unwrap().prefixes
+        );
+        assert!(other.read(&[key], &PREFIXES).await.unwrap().prefixes[0].len() == 1);
+    });
+}
+
 /// The former store's task ends a moment later.
 async fn reopened(path: &std::path::Path) -> Embedded {
     for _ in 0..100 {
@@ -88,7 +106,11 @@ async fn reopened(path: &std::path::Path) -> Embedded {
 async fn contract(store: &dyn MetaStore) {
     leases_end(store).await;
     changes_wake(store).await;
-    same_as_in_memory(store).await;
+    large_reads_have_one_revision(store).await;
+    let times = std::env::var("SURGETANK_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    for seed in 1..=2 * times {
+        same_as_in_memory(store, seed).await;
+    }
 }
 
 /// Keys end with their lease, in one step, and nothing is attached to one that has ended.
@@ -126,20 +148,66 @@ async fn changes_wake(store: &dyn MetaStore) {
     let writes = vec![Write::Put(Key::Entry(Inode(9), name(0)), Value::Entry(Inode(3)))];
     let change = Transaction { compares: Vec::new(), writes };
     let (_, outcome) = tokio::join!(store.changed(revision), store.commit(&change));
-    assert_eq!(outcome, Ok(Outcome::Committed(Revision(revision.0 + 1))));
+    assert!(matches!(outcome, Ok(Outcome::Committed(at)) if at > revision), "{outcome:?}");
     store.changed(revision).await;
     let writes = vec![Write::Delete(Key::Entry(Inode(9), name(0)))];
     assert!(matches!(store.commit(&Transaction { compares: Vec::new(), writes }).await, Ok(Outcome::Committed(_))));
 }
 
-/// Random transactions have the outcomes, and leave the keys and revisions, that `pool-core`'s plain store has.
-async fn same_as_in_memory(store: &dyn MetaStore) {
-    let mut random = Random::from_seed(1);
-    let first = store.read(&[], &[]).await.unwrap().revision;
-    let mut plain = MemoryStore::default();
-    while plain.revision() < first {
-        plain.commit(&Transaction::default());
+async fn put(store: &dyn MetaStore, key: &Key, number: u64) {
+    let writes = vec![Write::Put(key.clone(), Value::Entry(Inode(number)))];
+    let put = store.commit(&Transaction { compares: Vec::new(), writes }).await;
+    assert!(matches!(put, Ok(Outcome::Committed(_))), "{put:?}");
+}
+
+/// More keys than one answer has are read as they were at one moment, while somebody changes all of them together.
+async fn large_reads_have_one_revision(store: &dyn MetaStore) {
+    const KEYS: u64 = 1300;
+    let key = |number: u64| Key::Journal(MountId(9), number);
+    let all: Vec<Key> = (0..KEYS).map(key).collect();
+    let write = async |number: u64| {
+        // The first and the last, so that a read in several parts would see two numbers.
+        let writes = [0, KEYS - 1].map(|at| Write::Put(key(at), Value::Entry(Inode(number)))).to_vec();
+        assert!(matches!(store.commit(&Transaction { compares: Vec::new(), writes }).await, Ok(Outcome::Committed(_))));
+    };
+    for part in all.chunks(100) {
+        let writes = part.iter().map(|key| Write::Put(key.clone(), Value::Entry(Inode(0)))).collect();
+        assert!(matches!(store.commit(&Transaction { compares: Vec::new(), writes }).await, Ok(Outcome::Committed(_))));
     }
+    let reads = async {
+        for _ in 0..10 {
+            let read = store.read(&all, &[Prefix::Journal(MountId(9))]).await.unwrap();
+            let found: Vec<&Stored> = read.keys.iter().flatten().collect();
+            assert_eq!((found.len(), read.prefixes[0].len()), (all.len(), all.len()));
+            assert_eq!(found[0].value, found[all.len() - 1].value);
+            assert!(read.prefixes[0].iter().map(|(_, stored)| stored).eq(found), "both ways of reading see the same");
+            assert!(read.prefixes[0].iter().map(|(key, _)| key).eq(&all), "in the order of the keys");
+        }
+    };
+    let writes = async {
+        for number in 1..100 {
+            write(number).await;
+        }
+    };
+    tokio::join!(reads, writes);
+    for part in all.chunks(100) {
+        let writes = part.iter().map(|key| Write::Delete(key.clone())).collect();
+        assert!(matches!(store.commit(&Transaction { compares: Vec::new(), writes }).await, Ok(Outcome::Committed(_))));
+    }
+}
+
+/// A revision that no key has.
+const NEVER: u64 = 1 << 40;
+
+/// Revisions of the plain store, and what the store has called them.
+type Revisions = BTreeMap<Revision, Revision>;
+
+/// Random transactions have the outcomes, and leave the keys and revisions, that `pool-core`'s plain store has. The store may skip numbers.
+async fn same_as_in_memory(store: &dyn MetaStore, seed: u64) {
+    let mut random = Random::from_seed(seed);
+    let mut plain = MemoryStore::default();
+    let mut called = Revisions::new();
+    let mut last = store.read(&[], &[]).await.unwrap().revision;
     let mut leases: BTreeMap<u64, Lease> = BTreeMap::new();
     for step in 0..400 {
         if random.chance(0.05) {
@@ -155,19 +223,48 @@ async fn same_as_in_memory(store: &dyn MetaStore) {
             continue;
         }
         let transaction = transaction(&mut random, &plain, &leases);
-        let (found, expected) = (store.commit(&transaction).await, plain.commit(&transaction));
-        assert_eq!(found, Ok(expected), "step {step}: {transaction:?}");
+        let found = store.commit(&as_called(&transaction, &called)).await;
+        match (found, plain.commit(&transaction)) {
+            (Ok(Outcome::Committed(at)), Outcome::Committed(expected)) => {
+                assert!(at > last || transaction.writes.is_empty(), "step {step}: {transaction:?}");
+                last = last.max(at);
+                called.insert(expected, at);
+            }
+            (found, expected) => assert_eq!(found, Ok(expected), "step {step}: {transaction:?}"),
+        }
         let keys: Vec<Key> = transaction.writes.iter().map(|write| write.key().clone()).collect();
         let read = store.read(&keys, &PREFIXES).await.unwrap();
-        let expected: Vec<Option<Stored>> = keys.iter().map(|key| plain.get(key).cloned()).collect();
+        let as_called = |stored: &Stored| Stored {
+            value: stored.value.clone(),
+            created: called[&stored.created],
+            modified: called[&stored.modified],
+        };
+        let expected: Vec<Option<Stored>> = keys.iter().map(|key| plain.get(key).map(as_called)).collect();
         assert_eq!(read.keys, expected, "step {step}");
         for (prefix, found) in PREFIXES.into_iter().zip(read.prefixes) {
             let expected: Vec<(Key, Stored)> =
-                plain.under(prefix).map(|(key, stored)| (key.clone(), stored.clone())).collect();
+                plain.under(prefix).map(|(key, stored)| (key.clone(), as_called(stored))).collect();
             assert_eq!(found, expected, "step {step}: {prefix:?}");
         }
-        assert_eq!(read.revision, plain.revision(), "step {step}");
+        assert!(read.revision >= last, "step {step}");
     }
+    for lease in leases.into_values() {
+        store.end(lease).await.unwrap();
+        plain.end(lease);
+    }
+    let writes = plain.all().map(|(key, _)| Write::Delete(key.clone())).collect();
+    assert!(matches!(store.commit(&Transaction { compares: Vec::new(), writes }).await, Ok(Outcome::Committed(_))));
+}
+
+/// A transaction with the store's numbers of revisions.
+fn as_called(transaction: &Transaction, called: &Revisions) -> Transaction {
+    let number = |at: &Revision| called.get(at).copied().unwrap_or(*at);
+    let compares = transaction.compares.iter().map(|compare| match compare {
+        Compare::Modified(key, at) => Compare::Modified(key.clone(), number(at)),
+        Compare::Created(key, at) => Compare::Created(key.clone(), number(at)),
+        other => other.clone(),
+    });
+    Transaction { compares: compares.collect(), writes: transaction.writes.clone() }
 }
 
 fn name(number: u64) -> Name {
@@ -181,7 +278,7 @@ fn transaction(random: &mut Random, plain: &MemoryStore, leases: &BTreeMap<u64, 
         _ => Key::Journal(MountId(1), random.below(4)),
     };
     let mut transaction = Transaction::default();
-    for _ in 0..random.below(4) {
+    for _ in 0..random.below(6) {
         let key = key(random);
         let stored = plain.get(&key);
         // Mostly what holds.
@@ -191,8 +288,8 @@ fn transaction(random: &mut Random, plain: &MemoryStore, leases: &BTreeMap<u64, 
             (None, _) => Compare::Absent(key),
             (Some(_), 0) if off == 1 => Compare::Absent(key),
             (Some(_), 0) => Compare::Present(key),
-            (Some(stored), 1) => Compare::Modified(key, Revision(stored.modified.0 + off)),
-            (Some(stored), _) => Compare::Created(key, Revision(stored.created.0 + off)),
+            (Some(stored), 1) => Compare::Modified(key, Revision(stored.modified.0 + off * NEVER)),
+            (Some(stored), _) => Compare::Created(key, Revision(stored.created.0 + off * NEVER)),
         });
     }
     if random.chance(0.1) {

@@ -177,6 +177,7 @@ impl Up {
         let interrupt = Interrupt::install()?;
         let config = local::Config {
             directory: self.directory.clone(),
+            store: None,
             listen: self.listen.clone(),
             benefactors: self.benefactors,
             memory: self.memory,

@@ -70,6 +70,20 @@ pub struct Transaction {
     pub writes: Vec<Write>,
 }
 
+/// What a store takes in one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// So many compares, and as many writes.
+    pub operations: usize,
+    /// So many bytes of keys and values.
+    pub bytes: usize,
+}
+
+impl Limits {
+    /// Whatever it is.
+    pub const NONE: Self = Self { operations: usize::MAX, bytes: usize::MAX };
+}
+
 /// What became of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {

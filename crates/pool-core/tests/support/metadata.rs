@@ -9,7 +9,7 @@ use surgetank_model::random::Random;
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, Revision, SessionId, Version};
 use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::{Operation, PublicationEnd, Refusal, Reply};
-use surgetank_pool_core::meta::store::{Compare, Lease, MemoryStore, Outcome, Transaction, Write};
+use surgetank_pool_core::meta::store::{Compare, Lease, Limits, MemoryStore, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::value::{Change, FileState, Kind, Node, Path, Value};
 use surgetank_pool_core::meta::{Attempt, CommitId, GroupCommit, Key, Prefix, Reads, RequestId, Role, attempt};
 use surgetank_pool_core::placement::Place;
@@ -21,7 +21,7 @@ use super::target::Target;
 const MOUNT: MountId = MountId(1);
 const MANAGERS: u64 = 3;
 /// Compares, and writes, of a transaction: small, so that groups are cut.
-const OPERATIONS_MAX: usize = 14;
+const LIMITS: Limits = Limits { operations: 14, ..Limits::NONE };
 
 /// A request that a manager works on.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl World {
             random: Random::from_seed(seed),
             store: MemoryStore::default(),
             truth: Namespace::new(),
-            managers: (0..MANAGERS).map(|id| GroupCommit::new(id, Lease(1_000_000 + id), OPERATIONS_MAX)).collect(),
+            managers: (0..MANAGERS).map(|id| GroupCommit::new(id, Lease(1_000_000 + id), LIMITS)).collect(),
             doing: BTreeMap::new(),
             copies: Vec::new(),
             fresh: 10,
@@ -267,7 +267,7 @@ impl World {
             Attempt::Commit(transaction, reply) => {
                 doing.reply = Some(reply);
                 doing.submitted = Some(transaction.clone());
-                self.managers[doing.manager as usize].submit(request, transaction);
+                self.managers[doing.manager as usize].submit(request, transaction, 0);
             }
         }
     }

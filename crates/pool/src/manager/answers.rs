@@ -9,6 +9,7 @@ use surgetank_pool_core::meta::{Durability, FileState, Group, Key, Kind, Node, P
 use surgetank_pool_core::placement::{COPIES_MAX, Media};
 use tonic::Status as Refused;
 
+use super::commits::NotDone;
 use super::members::Member;
 use super::protocol::{Begin, Begun, Content, Ended, Once, Place, Reply, State, Status};
 use super::rights::{self, NOT_ALLOWED, Within};
@@ -270,7 +271,11 @@ impl Manager {
             return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
         }
         let ended = self.commits.perform_within(operation, Some(once), Within::of(by)).await;
-        ended.map(Reply::Ended).map_err(|error| Refused::unavailable(error.to_string()))
+        ended.map(Reply::Ended).map_err(|error| match error {
+            NotDone::Unavailable(error) => Refused::unavailable(error.to_string()),
+            // Another manager would say the same.
+            too_large => Refused::failed_precondition(too_large.to_string()),
+        })
     }
 
     pub(super) async fn status(&self) -> Result<Reply, Unavailable> {

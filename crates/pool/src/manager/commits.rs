@@ -6,18 +6,44 @@ use std::time::Duration;
 
 use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::{Attempt, Operation, Reads, Refusal, attempt};
-use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
+use surgetank_pool_core::meta::store::{Compare, Lease, Limits, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::{GroupCommit, Key, RequestId, Value};
 use tokio::sync::{Notify, oneshot};
 
 use super::protocol::{Ended, Once};
 use super::rights::{NOT_ALLOWED, Within};
-use crate::meta::{LeaseEnded, MetaStore, Unavailable};
+use crate::meta::{self, LeaseEnded, MetaStore, Unavailable};
 
-/// Compares, and writes, of a transaction: etcd takes 128 by default.
-const OPERATIONS_MAX: usize = 128;
+/// Compares, and writes, of requests that share a transaction, also if the store takes more: when one is refused, the others are sent again.
+const SHARED_MAX: usize = 512;
+/// A group's own compare, and its writes: its receipt, and the former one that is deleted.
+const OWN: usize = 2;
 /// The pause after a transaction whose outcome is unknown.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Why a change was not made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotDone {
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    #[error(
+        "the change needs {needed} operations in one transaction, and the store takes {}: start etcd with --max-txn-ops={} or more",
+        .limits.operations,
+        .needed.next_power_of_two()
+    )]
+    Operations { needed: usize, limits: Limits },
+    #[error("the change is of {needed} bytes, and the store takes {} in one transaction: sync more often", .limits.bytes)]
+    Bytes { needed: usize, limits: Limits },
+}
+
+impl From<NotDone> for Unavailable {
+    fn from(error: NotDone) -> Self {
+        match error {
+            NotDone::Unavailable(error) => error,
+            other => Self(other.to_string()),
+        }
+    }
+}
 
 struct Waiting {
     answer: oneshot::Sender<Answer>,
@@ -29,6 +55,8 @@ struct Queue {
     group: GroupCommit,
     waiting: BTreeMap<RequestId, Waiting>,
     requests: u64,
+    /// The manager's lease has ended: nothing is committed any more.
+    is_over: bool,
 }
 
 /// See the module.
@@ -42,8 +70,10 @@ pub(super) struct Commits {
 impl Commits {
     /// Of a manager's process, with the lease of its receipts.
     pub(super) fn new(store: Arc<dyn MetaStore>, manager: u64, lease: Lease) -> Self {
-        let group = GroupCommit::new(manager, lease, OPERATIONS_MAX);
-        let queue = Queue { group, waiting: BTreeMap::new(), requests: 0 };
+        let limits = store.limits();
+        let shared = Limits { operations: limits.operations.min(SHARED_MAX), ..limits };
+        let group = GroupCommit::new(manager, lease, shared);
+        let queue = Queue { group, waiting: BTreeMap::new(), requests: 0, is_over: false };
         Self { store, lease, queue: Mutex::new(queue), wake: Notify::new() }
     }
 
@@ -81,11 +111,30 @@ impl Commits {
         }
     }
 
+    /// The lease has ended: whoever waits is told that nobody knows, and so is whoever comes later.
+    pub(super) fn end(&self) {
+        let mut queue = self.queue();
+        queue.is_over = true;
+        queue.waiting.clear();
+    }
+
     /// Whether a transaction took place.
-    pub(super) async fn commit(&self, transaction: Transaction) -> Result<bool, Unavailable> {
+    pub(super) async fn commit(&self, transaction: Transaction) -> Result<bool, NotDone> {
+        let limits = self.store.limits();
+        let needed = transaction.compares.len().max(transaction.writes.len()) + OWN;
+        if needed > limits.operations {
+            return Err(NotDone::Operations { needed, limits });
+        }
+        let bytes = meta::bytes(&transaction);
+        if bytes > limits.bytes {
+            return Err(NotDone::Bytes { needed: bytes, limits });
+        }
         let (answer, answered) = oneshot::channel();
         {
             let mut queue = self.queue();
+            if queue.is_over {
+                return Err(Unavailable("this manager's lease has ended".to_owned()).into());
+            }
             queue.requests += 1;
             let request = RequestId(queue.requests);
             let leases = transaction.writes.iter().filter_map(|write| match write {
@@ -94,17 +143,17 @@ impl Commits {
             });
             let waiting = Waiting { answer, compares: transaction.compares.len(), leases: leases.collect() };
             queue.waiting.insert(request, waiting);
-            queue.group.submit(request, transaction);
+            queue.group.submit(request, transaction, bytes);
         }
         self.wake.notify_one();
         match answered.await {
             Ok(answer) => Ok(matches!(answer, Answer::Committed(_))),
-            Err(_) => Err(Unavailable("this manager's lease has ended".to_owned())),
+            Err(_) => Err(Unavailable("this manager's lease has ended".to_owned()).into()),
         }
     }
 
     /// Carries out an operation of this manager.
-    pub(super) async fn perform(&self, operation: &Operation) -> Result<Ended, Unavailable> {
+    pub(super) async fn perform(&self, operation: &Operation) -> Result<Ended, NotDone> {
         self.perform_within(operation, None, None).await
     }
 
@@ -114,7 +163,7 @@ impl Commits {
         operation: &Operation,
         once: Option<Once>,
         within: Option<Within>,
-    ) -> Result<Ended, Unavailable> {
+    ) -> Result<Ended, NotDone> {
         let mut first = true;
         loop {
             if let Some(once) = once

@@ -16,8 +16,8 @@ mod target;
 mod warden;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use surgetank_model::Bandwidth;
@@ -38,6 +38,9 @@ use crate::meta::{MetaStore, Unavailable};
 use crate::rpc::{Listener, Service};
 use crate::security::token::Claims;
 use crate::security::{Access, Credentials};
+
+/// Between two attempts to begin anew.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Times of a manager.
 #[derive(Clone, Copy, Debug)]
@@ -84,9 +87,6 @@ pub enum Stopped {
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] Unavailable),
-    /// Its lease has ended: other managers have its roles.
-    #[error("this manager's lease has ended in the store: start it again")]
-    Lease,
     /// It cannot serve.
     #[error("cannot serve: {0}")]
     Serve(#[from] tonic::transport::Error),
@@ -109,34 +109,55 @@ pub struct Manager {
     numbers: AtomicU64,
 }
 
-/// Serves until its lease ends.
+/// Serves, under one lease after the other: the store may end the first one while this process, or the store, is stalled. What was under
+/// way then is asked again by those who wait for it.
 ///
 /// # Errors
 /// [`Stopped`].
 pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) -> Result<(), Stopped> {
-    let tenure = Tenure::begin(&*store, config.role).await?;
-    let id = tenure.manager();
-    let pool = pool(&*store).await?;
     let credentials = listener.credentials().clone();
-    let manager = Arc::new(Manager {
-        access: credentials.access(),
-        credentials,
-        commits: Commits::new(Arc::clone(&store), id, tenure.lease()),
-        members: Members::new(config.membership),
-        rate: rate::Rate::default(),
-        numbers: AtomicU64::new(id * NUMBERS),
-        pool,
-        config,
-        store,
-        tenure,
-    });
-    tokio::select! {
-        served = listener.serve(Arc::clone(&manager)) => Ok(served?),
-        () = manager.tenure.keep(&*manager.store) => Err(Stopped::Lease),
-        _ = manager.commits.run() => Err(Stopped::Lease),
-        () = members::watch(&manager) => Ok(()),
-        () = warden::run(&manager) => Ok(()),
-        () = publisher::run(&manager) => Ok(()),
+    let mut manager = Manager::start(config, &store, &credentials).await?;
+    let serving = Arc::new(Serving(RwLock::new(Arc::clone(&manager))));
+    let mut served = std::pin::pin!(listener.serve(Arc::clone(&serving)));
+    loop {
+        tokio::select! {
+            served = &mut served => return Ok(served?),
+            () = manager.tenure.keep(&*manager.store) => {}
+            _ = manager.commits.run() => {}
+            () = members::watch(&manager) => return Ok(()),
+            () = warden::run(&manager) => return Ok(()),
+            () = publisher::run(&manager) => return Ok(()),
+        }
+        tracing::warn!("this manager's lease has ended in the store: it begins anew, and others may have its roles");
+        manager.commits.end();
+        manager = tokio::select! {
+            served = &mut served => return Ok(served?),
+            begun = begin_again(config, &store, &credentials) => begun,
+        };
+        *serving.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&manager);
+    }
+}
+
+async fn begin_again(config: Config, store: &Arc<dyn MetaStore>, credentials: &Credentials) -> Arc<Manager> {
+    loop {
+        match Manager::start(config, store, credentials).await {
+            Ok(manager) => return manager,
+            Err(error) => tracing::warn!("{error}"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The manager of the present lease.
+struct Serving(RwLock<Arc<Manager>>);
+
+impl Service for Serving {
+    type Request = Request;
+    type Reply = Reply;
+
+    async fn answer(self: Arc<Self>, by: Claims, request: Request) -> Result<Reply, Refused> {
+        let manager = Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner));
+        manager.answer(by, request).await
     }
 }
 
@@ -169,6 +190,28 @@ async fn unique(store: &dyn MetaStore, lease: Lease) -> Result<Revision, Unavail
 }
 
 impl Manager {
+    async fn start(
+        config: Config,
+        store: &Arc<dyn MetaStore>,
+        credentials: &Credentials,
+    ) -> Result<Arc<Self>, Unavailable> {
+        let tenure = Tenure::begin(&**store, config.role).await?;
+        let id = tenure.manager();
+        let pool = pool(&**store).await?;
+        Ok(Arc::new(Self {
+            access: credentials.access(),
+            credentials: credentials.clone(),
+            commits: Commits::new(Arc::clone(store), id, tenure.lease()),
+            members: Members::new(config.membership),
+            rate: rate::Rate::default(),
+            numbers: AtomicU64::new(id * NUMBERS),
+            pool,
+            config,
+            store: Arc::clone(store),
+            tenure,
+        }))
+    }
+
     /// A number that nobody else has had.
     ///
     /// It panics in none: a manager that has used sixteen million numbers takes those of a later revision by starting again.
@@ -183,7 +226,7 @@ impl Manager {
 
     /// One transaction of the manager's own.
     async fn commit(&self, compares: Vec<Compare>, writes: Vec<Write>) -> Result<bool, Unavailable> {
-        self.commits.commit(Transaction { compares, writes }).await
+        Ok(self.commits.commit(Transaction { compares, writes }).await?)
     }
 }
 

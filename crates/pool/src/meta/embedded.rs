@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use surgetank_pool_core::id::Revision;
-use surgetank_pool_core::meta::store::{Lease, Outcome, Transaction, Write};
+use surgetank_pool_core::meta::store::{Lease, Limits, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::{Compare, Key, Prefix, Stored, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -313,6 +313,10 @@ fn next(write: &WriteTransaction, what: &str) -> Result<u64, Failed> {
 
 #[tonic::async_trait]
 impl MetaStore for Embedded {
+    fn limits(&self) -> Limits {
+        Limits::NONE
+    }
+
     async fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Unavailable> {
         let (keys, prefixes) = (keys.to_vec(), prefixes.to_vec());
         self.blocking(move |shared| shared.read(&keys, &prefixes)).await

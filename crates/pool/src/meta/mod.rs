@@ -4,15 +4,18 @@
 //! the same suite (`tests/store.rs`).
 
 mod embedded;
+pub mod etcd;
 mod keys;
 
 use std::time::Duration;
 
 use surgetank_pool_core::id::Revision;
-use surgetank_pool_core::meta::store::{Lease, Outcome, Transaction};
-use surgetank_pool_core::meta::{Key, Prefix, Stored};
+use surgetank_pool_core::meta::store::{Lease, Limits, Outcome, Transaction};
+use surgetank_pool_core::meta::{Compare, Key, Prefix, Stored, Write};
 
 pub use self::embedded::Embedded;
+pub use self::etcd::Etcd;
+use crate::wire::Wire;
 
 /// The store does not answer, or its answer makes no sense.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -38,6 +41,9 @@ pub struct Snapshot {
 /// A store with transactions and leases.
 #[tonic::async_trait]
 pub trait MetaStore: Send + Sync + 'static {
+    /// What it takes in one transaction.
+    fn limits(&self) -> Limits;
+
     /// Reads keys, and all keys of prefixes, at one revision: not before any transaction whose outcome is known.
     async fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Unavailable>;
 
@@ -55,4 +61,22 @@ pub trait MetaStore: Send + Sync + 'static {
 
     /// Returns once the store may have changed since this revision.
     async fn changed(&self, since: Revision);
+}
+
+/// Bytes of a transaction's keys and values.
+pub(crate) fn bytes(transaction: &Transaction) -> usize {
+    let compared = transaction.compares.iter().map(|compare| match compare {
+        Compare::Absent(key) | Compare::Present(key) | Compare::Modified(key, _) | Compare::Created(key, _) => {
+            keys::of_key(key).len()
+        }
+        Compare::NoneUnder(prefix) => keys::of_prefix(*prefix).len(),
+    });
+    let written = transaction.writes.iter().map(|write| {
+        keys::of_key(write.key()).len()
+            + match write {
+                Write::Put(_, of) | Write::PutLeased(_, of, _) => of.to_bytes().len(),
+                Write::Delete(_) => 0,
+            }
+    });
+    compared.sum::<usize>() + written.sum::<usize>()
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod disk;
+pub mod etcd;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -29,6 +30,9 @@ use self::disk::CutDisk;
 pub const MIB: usize = 1 << 20;
 /// What a test waits for at most, so that a failure ends.
 pub const LONG: Duration = Duration::from_secs(60);
+
+/// The pool's name in an etcd.
+const POOL: &str = "pool";
 
 /// A process.
 pub struct Process {
@@ -107,6 +111,8 @@ impl Disk {
 pub struct Pool {
     pub directory: TempDir,
     store: Option<(Runtime, Arc<dyn MetaStore>)>,
+    /// The store is this, and each manager has connections of its own to it.
+    pub etcd: Option<etcd::Server>,
     pub managers: Vec<Process>,
     pub benefactors: Vec<Process>,
     memory: u64,
@@ -128,15 +134,28 @@ impl Pool {
 
     /// The same with SSDs, as many as there are benefactors.
     pub fn with_ssds(managers: usize, memory_mib: usize, disks: Vec<Option<Disk>>) -> Self {
-        Self::begin(managers, memory_mib, disks, Duration::from_millis(100))
+        Self::begin(managers, memory_mib, disks, Duration::from_millis(100), None)
+    }
+
+    /// The same with an etcd as the store. `None`: there is none here.
+    pub fn over_etcd(managers: usize, benefactors: usize, memory_mib: usize) -> Option<Self> {
+        let etcd = etcd::Server::start(&[])?;
+        let disks = (0..benefactors).map(|_| None).collect();
+        Some(Self::begin(managers, memory_mib, disks, Duration::from_millis(100), Some(etcd)))
     }
 
     /// The same with a pause of wardens.
     pub fn swept(managers: usize, benefactors: usize, memory_mib: usize, sweep: Duration) -> Self {
-        Self::begin(managers, memory_mib, (0..benefactors).map(|_| None).collect(), sweep)
+        Self::begin(managers, memory_mib, (0..benefactors).map(|_| None).collect(), sweep, None)
     }
 
-    fn begin(managers: usize, memory_mib: usize, disks: Vec<Option<Disk>>, sweep: Duration) -> Self {
+    fn begin(
+        managers: usize,
+        memory_mib: usize,
+        disks: Vec<Option<Disk>>,
+        sweep: Duration,
+        etcd: Option<etcd::Server>,
+    ) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(directory.path().join("target")).expect("a directory");
         let memory = (memory_mib * MIB) as u64;
@@ -145,6 +164,7 @@ impl Pool {
         let mut pool = Self {
             directory,
             store,
+            etcd,
             managers: of_managers,
             benefactors: Vec::new(),
             memory,
@@ -164,6 +184,15 @@ impl Pool {
 
     pub fn open_store(&mut self) {
         let runtime = runtime();
+        if let Some(etcd) = &self.etcd {
+            let address = etcd.address;
+            // From a thread of its own: the test itself runs in a runtime.
+            let connected = std::thread::scope(|scope| {
+                scope.spawn(|| runtime.block_on(etcd::connect(address, POOL))).join().expect("etcd answers")
+            });
+            self.store = Some((runtime, Arc::new(connected)));
+            return;
+        }
         let path = self.directory.path().join("pool.redb");
         let entered = runtime.enter();
         // What a former process did last may be on its way still.
@@ -196,6 +225,7 @@ impl Pool {
 
     fn manager(&self, at: &str) -> Process {
         let store = Arc::clone(&self.store.as_ref().expect("the store is open").1);
+        let of_its_own = self.etcd.as_ref().map(|etcd| etcd.address);
         let config = manager::Config {
             session: Duration::from_secs(2),
             benefactor: Duration::from_millis(800),
@@ -212,6 +242,10 @@ impl Pool {
             ..manager::Config::default()
         };
         Process::start(at, &self.credentials, async move |listener| {
+            let store = match of_its_own {
+                Some(address) => Arc::new(etcd::connect(address, POOL).await),
+                None => store,
+            };
             let _ = manager::run(config, store, listener).await;
         })
     }

@@ -7,7 +7,7 @@ use surgetank_model::Instant;
 use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply};
-use surgetank_pool_core::meta::store::{Lease, Outcome, Transaction, Write};
+use surgetank_pool_core::meta::store::{Lease, Limits, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::value::{FileState, Kind, Value};
 use surgetank_pool_core::meta::{Attempt, CommitId, GroupCommit, Key, Prefix, Reads, RequestId, attempt};
 use surgetank_pool_core::placement::Place;
@@ -35,12 +35,12 @@ pub struct Manager {
 }
 
 /// Compares, and writes, of a transaction at most: small, so that groups are cut.
-const OPERATIONS_MAX: usize = 40;
+const LIMITS: Limits = Limits { operations: 40, ..Limits::NONE };
 const LEASE: Duration = Duration::from_secs(2);
 
 impl Manager {
     pub fn new(process: u64) -> Self {
-        let group = GroupCommit::new(process, Lease(process), OPERATIONS_MAX);
+        let group = GroupCommit::new(process, Lease(process), LIMITS);
         Self { process, group, doing: BTreeMap::new(), flying: None, down: Instant::ZERO }
     }
 
@@ -126,7 +126,7 @@ impl World {
                         }
                         Attempt::Commit(transaction, reply) => {
                             (doing.reply, doing.submitted) = (Some(reply), true);
-                            manager.group.submit(*request, transaction);
+                            manager.group.submit(*request, transaction, 0);
                             break;
                         }
                     }

@@ -1,0 +1,261 @@
+//! How fast a store is, in one JSON document: creations of files one after the other, by so many clients with a transaction each, and with
+//! transactions that they share as they do in a manager; and how many transactions a file takes from its creation until it is drained.
+//!
+//!     cargo run --release --package surgetank-pool --example metadata -- etcd://127.0.0.1:2379/bench|DIRECTORY [MIB]
+
+#![allow(clippy::print_stdout, reason = "the numbers are the result")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use surgetank_pool::client::{self, PoolClient};
+use surgetank_pool::meta::{Embedded, Etcd, LeaseEnded, MetaStore, Snapshot, Unavailable, etcd};
+use surgetank_pool::rpc::Listener;
+use surgetank_pool::{benefactor, manager};
+use surgetank_pool_core::id::{BenefactorId, Domain, Inode, MountId, Revision, SessionId};
+use surgetank_pool_core::meta::group::Answer;
+use surgetank_pool_core::meta::operation::{Attempt, Operation, Reads, attempt};
+use surgetank_pool_core::meta::store::{Lease, Limits, Outcome, Transaction, Write};
+use surgetank_pool_core::meta::{Durability, GroupCommit, Key, Kind, Name, Node, Prefix, RequestId, Value};
+use surgetank_pool_core::placement::Media;
+use tokio::sync::{mpsc, oneshot};
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// Clients that create files at the same time.
+const CLIENTS: u64 = 16;
+/// For how long each way is measured.
+const FOR: Duration = Duration::from_secs(5);
+/// A directory of the benchmark's own.
+const DIRECTORY: Inode = Inode(u64::MAX - 1);
+
+/// Counts the transactions that change something.
+struct Counted {
+    store: Arc<dyn MetaStore>,
+    committed: AtomicU64,
+}
+
+#[tonic::async_trait]
+impl MetaStore for Counted {
+    fn limits(&self) -> Limits {
+        self.store.limits()
+    }
+
+    async fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Unavailable> {
+        self.store.read(keys, prefixes).await
+    }
+
+    async fn commit(&self, transaction: &Transaction) -> Result<Outcome, LeaseEnded> {
+        let outcome = self.store.commit(transaction).await;
+        if matches!(outcome, Ok(Outcome::Committed(_))) && !transaction.writes.is_empty() {
+            self.committed.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    async fn grant(&self, time: Duration) -> Result<Lease, Unavailable> {
+        self.store.grant(time).await
+    }
+
+    async fn renew(&self, lease: Lease) -> Result<bool, Unavailable> {
+        self.store.renew(lease).await
+    }
+
+    async fn end(&self, lease: Lease) -> Result<(), Unavailable> {
+        self.store.end(lease).await
+    }
+
+    async fn changed(&self, since: Revision) {
+        self.store.changed(since).await;
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failed> {
+    let mut arguments = std::env::args().skip(1);
+    let usage = "usage: metadata etcd://HOST:PORT/NAME|DIRECTORY [MIB]";
+    let store = arguments.next().ok_or(usage)?;
+    let mib: u64 = arguments.next().map_or(Ok(256), |text| text.parse())?;
+    let store: Arc<dyn MetaStore> = match store.strip_prefix("etcd://") {
+        Some(_) => Arc::new(Etcd::connect(&etcd::Config::parse(&store)?).await?),
+        None => {
+            std::fs::create_dir_all(&store)?;
+            Arc::new(Embedded::open(&Path::new(&store).join("bench.redb"))?)
+        }
+    };
+    let counted = Arc::new(Counted { store, committed: AtomicU64::new(0) });
+    let mut latencies = one_by_one(&counted).await?;
+    latencies.sort();
+    let at = |share: usize| latencies[(latencies.len() - 1) * share / 100].as_secs_f64() * 1e3;
+    let (alone, alone_transactions) = together(&counted, false).await?;
+    let (shared, shared_transactions) = together(&counted, true).await?;
+    let of_file = transactions_of_a_file(&counted, mib).await?;
+    println!(
+        "{{\"create_p50_ms\": {:.3}, \"create_p99_ms\": {:.3}, \"clients\": {CLIENTS}, \"ungrouped_creates_s\": {alone:.0}, \
+         \"ungrouped_transactions\": {alone_transactions}, \"grouped_creates_s\": {shared:.0}, \"grouped_transactions\": \
+         {shared_transactions}, \"ratio\": {:.2}, \"file_mib\": {mib}, \"file_transactions\": {of_file}}}",
+        at(50),
+        at(99),
+        shared / alone
+    );
+    Ok(())
+}
+
+/// The benchmark's directory, and a session in it.
+async fn session(store: &dyn MetaStore) -> Result<(SessionId, Lease), Failed> {
+    let lease = store.grant(Duration::from_secs(600)).await?;
+    let session = SessionId(lease.0);
+    let node = Node::new(Kind::Directory, MountId(u32::MAX), None, (0o755, 0, 0));
+    let writes = vec![
+        Write::Put(Key::Node(DIRECTORY), Value::Node(node)),
+        Write::PutLeased(Key::Session(session), Value::Session(session), lease),
+    ];
+    match store.commit(&Transaction { compares: Vec::new(), writes }).await? {
+        Outcome::Committed(_) => Ok((session, lease)),
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+/// Numbers of files that no run has had.
+fn fresh() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs() << 28) + NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The transaction that creates a file, after what it has to read.
+async fn create(store: &dyn MetaStore, writer: (SessionId, Lease)) -> Result<Transaction, Failed> {
+    let fresh = fresh();
+    let at = (DIRECTORY, Name::new(format!("rank.{fresh}").as_bytes())?);
+    let create = Operation::Create { at, fresh, writer, owner: (0o644, 1, 1) };
+    let mut reads = Reads::default();
+    loop {
+        match attempt(&create, &reads) {
+            Attempt::Read(keys, prefixes) => {
+                let read = store.read(&keys, &prefixes).await?;
+                keys.into_iter().zip(read.keys).for_each(|(key, stored)| reads.key(key, stored));
+                prefixes.into_iter().zip(read.prefixes).for_each(|(prefix, keys)| reads.prefix(prefix, keys));
+            }
+            Attempt::Commit(transaction, Ok(_)) => return Ok(transaction),
+            Attempt::Commit(_, Err(refusal)) => return Err(format!("{refusal:?}").into()),
+        }
+    }
+}
+
+async fn one_by_one(store: &Counted) -> Result<Vec<Duration>, Failed> {
+    let writer = session(store).await?;
+    let mut latencies = Vec::new();
+    let end = Instant::now() + FOR;
+    while Instant::now() < end {
+        let begin = Instant::now();
+        let transaction = create(store, writer).await?;
+        store.commit(&transaction).await?;
+        latencies.push(begin.elapsed());
+    }
+    Ok(latencies)
+}
+
+/// Creations in a second, and the transactions that they took.
+async fn together(store: &Arc<Counted>, shared: bool) -> Result<(f64, u64), Failed> {
+    let writer = session(&**store).await?;
+    let (group, asked) = mpsc::unbounded_channel();
+    let driver = tokio::spawn(drive(Arc::clone(store), writer.1, asked));
+    let before = store.committed.load(Ordering::Relaxed);
+    let begin = Instant::now();
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (store, group) = (Arc::clone(store), group.clone());
+        clients.spawn(async move {
+            let mut created = 0;
+            while begin.elapsed() < FOR {
+                let transaction = create(&*store, writer).await?;
+                let done = match shared {
+                    true => {
+                        let (answer, answered) = oneshot::channel();
+                        group.send((transaction, answer))?;
+                        matches!(answered.await?, Answer::Committed(_))
+                    }
+                    false => matches!(store.commit(&transaction).await?, Outcome::Committed(_)),
+                };
+                created += u64::from(done);
+            }
+            Ok::<u64, Failed>(created)
+        });
+    }
+    let mut created = 0;
+    while let Some(client) = clients.join_next().await {
+        created += client??;
+    }
+    let took = begin.elapsed();
+    driver.abort();
+    Ok((created as f64 / took.as_secs_f64(), store.committed.load(Ordering::Relaxed) - before))
+}
+
+type Asked = (Transaction, oneshot::Sender<Answer>);
+
+/// Commits in groups, as a manager does.
+async fn drive(store: Arc<Counted>, lease: Lease, mut asked: mpsc::UnboundedReceiver<Asked>) {
+    let mut group = GroupCommit::new(lease.0, lease, store.limits());
+    let mut waiting = std::collections::BTreeMap::new();
+    let mut requests = 0;
+    while let Some(first) = asked.recv().await {
+        let mut next = Some(first);
+        loop {
+            while let Some((transaction, answer)) = next.take().or_else(|| asked.try_recv().ok()) {
+                requests += 1;
+                waiting.insert(RequestId(requests), answer);
+                group.submit(RequestId(requests), transaction, 0);
+            }
+            let Some((id, transaction)) = group.next_commit() else { break };
+            let outcome = store.commit(&transaction).await.unwrap_or(Outcome::Unknown);
+            group.complete(id, &outcome);
+            while let Some((request, answer)) = group.next_answer() {
+                if let Some(of) = waiting.remove(&request) {
+                    let _ = of.send(answer);
+                }
+            }
+        }
+    }
+}
+
+/// Transactions from a file's creation until its target has it.
+async fn transactions_of_a_file(store: &Arc<Counted>, mib: u64) -> Result<u64, Failed> {
+    let target = std::env::temp_dir().join(format!("surgetank-metadata-{}", std::process::id()));
+    std::fs::create_dir_all(&target)?;
+    let listener = Listener::bind("127.0.0.1:0")?;
+    let address = listener.address()?.to_string();
+    let of_manager: Arc<dyn MetaStore> = Arc::clone(store) as Arc<dyn MetaStore>;
+    let manager = tokio::spawn(manager::run(manager::Config::default(), of_manager, listener));
+    let config = benefactor::Config {
+        id: BenefactorId(0),
+        domain: Domain(0),
+        memory: (mib + 64) << 20,
+        ssd: None,
+        managers: vec![address.clone()],
+    };
+    let lending = tokio::spawn(benefactor::run(config, Listener::bind("127.0.0.1:0")?));
+    let mut config = client::Config::new(vec![address], target.display().to_string());
+    config.make = Some((target.clone(), Durability::Copies { copies: 1, media: Media::Any }));
+    config.timeout = Duration::from_secs(60);
+    let client = PoolClient::begin(config).await?;
+    while client.status().await?.benefactors.iter().all(|(_, free)| *free == 0) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // What wardens do at the start is over.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let before = store.committed.load(Ordering::Relaxed);
+    let mut writer = client.create("file").await?;
+    let part = vec![7; 4 << 20];
+    for _ in 0..mib / 4 {
+        writer.write(&part).await?;
+    }
+    writer.close().await?;
+    client.wait_drained("file", Duration::from_secs(240)).await?;
+    let taken = store.committed.load(Ordering::Relaxed) - before;
+    lending.abort();
+    manager.abort();
+    std::fs::remove_dir_all(&target)?;
+    Ok(taken)
+}

@@ -1,0 +1,180 @@
+//! Several managers over one etcd: they end, and it ends, is gone and is paused.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use surgetank_pool::client::{self, PoolClient};
+use surgetank_pool::meta::{Embedded, LeaseEnded, MetaStore, Snapshot, Unavailable};
+use surgetank_pool::rpc::Listener;
+use surgetank_pool::{benefactor, manager};
+use surgetank_pool_core::id::{BenefactorId, Domain, Revision};
+use surgetank_pool_core::meta::store::{Lease, Limits, Transaction};
+use surgetank_pool_core::meta::{Durability, FileState, Key, Outcome, Prefix};
+use surgetank_pool_core::placement::Media;
+
+#[test]
+fn clients_and_roles_go_over_to_the_managers_that_are_left() {
+    let Some(mut pool) = Pool::over_etcd(3, 3, 96) else { return };
+    run(async {
+        let client = pool.client(2).await;
+        let content = bytes(1, 24 * MIB + 5);
+        let mut writer = client.create("file").await.unwrap();
+        for (at, part) in content.chunks(8 * MIB).enumerate() {
+            writer.write(part).await.unwrap();
+            writer.sync().await.unwrap();
+            // Publisher and warden are among those who end.
+            if at < 2 {
+                pool.managers[at].kill();
+            }
+        }
+        writer.close().await.unwrap();
+        same("committed", &read(&client, "file").await.unwrap(), &content);
+        client.wait_drained("file", LONG).await.unwrap();
+        same("at the target", &std::fs::read(pool.target().join("file")).unwrap(), &content);
+        pool.restart_manager(0);
+        pool.managers[2].kill();
+        client.unlink("file").await.unwrap();
+        until("the warden that is left has everything dropped", async || {
+            let status = client.status().await.unwrap();
+            status.benefactors.iter().map(|(_, credits)| credits).sum::<u64>() == 3 * 96 && status.journal == 0
+        })
+        .await;
+        assert!(!pool.target().join("file").exists());
+    });
+}
+
+#[test]
+fn without_managers_or_without_etcd_groups_fill_on_and_a_sync_waits() {
+    let Some(mut pool) = Pool::over_etcd(2, 3, 96) else { return };
+    run(async {
+        let client = pool.client(2).await;
+        let content = bytes(2, 18 * MIB);
+        let mut writer = client.create("file").await.unwrap();
+        writer.write(&content[..3 * MIB]).await.unwrap();
+        writer.sync().await.unwrap();
+        for (round, part) in content[3 * MIB..].chunks(5 * MIB).enumerate() {
+            let managers_end = round % 2 == 0;
+            // A group is placed before they end; from then on it is filled without anybody.
+            writer.write(&part[..MIB]).await.unwrap();
+            match (managers_end, &mut pool.etcd) {
+                (false, Some(etcd)) => etcd.kill(),
+                _ => pool.managers.iter_mut().for_each(|manager| manager.kill()),
+            }
+            writer.write(&part[MIB..]).await.unwrap();
+            let sync = tokio::spawn(async move { writer.sync().await.map(|()| writer) });
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            assert!(!sync.is_finished(), "nobody can have committed it");
+            match (managers_end, &mut pool.etcd) {
+                (false, Some(etcd)) => etcd.begin(),
+                _ => (0..2).for_each(|at| pool.restart_manager(at)),
+            }
+            writer = sync.await.unwrap().unwrap();
+            same("committed", &read(&client, "file").await.unwrap(), &content[..3 * MIB + (round + 1) * 5 * MIB]);
+        }
+        writer.close().await.unwrap();
+        client.wait_drained("file", LONG).await.unwrap();
+        same("at the target", &std::fs::read(pool.target().join("file")).unwrap(), &content);
+    });
+}
+
+#[test]
+fn an_etcd_that_stands_still_for_longer_than_all_leases_loses_nothing_and_nothing_lies() {
+    let Some(pool) = Pool::over_etcd(2, 3, 96) else { return };
+    run(async {
+        let client = pool.client(2).await;
+        let content = bytes(3, 9 * MIB);
+        write(&client, "closed", &content).await.unwrap();
+        let mut writer = client.create("open").await.unwrap();
+        writer.write(&content[..4 * MIB]).await.unwrap();
+        writer.sync().await.unwrap();
+        let etcd = pool.etcd.as_ref().unwrap();
+        etcd.pause();
+        writer.write(&content[4 * MIB..]).await.unwrap();
+        let sync = tokio::spawn(async move { writer.sync().await });
+        // All leases of the pool are over, of managers and benefactors as well, when it goes on.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(!sync.is_finished(), "nobody can have committed it");
+        etcd.resume();
+        let synced = sync.await.unwrap();
+        // The managers begin anew, and benefactors join again in the lives in which they have everything.
+        let again = PoolClient::begin(pool.config(2)).await.unwrap();
+        same("what was closed", &read(&again, "closed").await.unwrap(), &content);
+        let found = read(&again, "open").await.unwrap();
+        let expected = if synced.is_ok() { &content[..] } else { &content[..4 * MIB] };
+        same("what was synced", &found, expected);
+        again.wait_drained("closed", LONG).await.unwrap();
+        same("at the target", &std::fs::read(pool.target().join("closed")).unwrap(), &content);
+        if synced.is_err() {
+            until("what its session left is marked", async || again.stat("open").await.is_ok_and(|stat| stat.torn))
+                .await;
+        }
+        write(&again, "later", &content).await.unwrap();
+        again.wait_drained("later", LONG).await.unwrap();
+        assert_ne!(again.stat("later").await.unwrap().state, Some(FileState::Failed));
+    });
+}
+
+/// A store that takes little in a transaction, as an etcd with default options does in a large pool.
+struct Small(Embedded);
+
+#[tonic::async_trait]
+impl MetaStore for Small {
+    fn limits(&self) -> Limits {
+        Limits { operations: 6, bytes: 4096 }
+    }
+
+    async fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Unavailable> {
+        self.0.read(keys, prefixes).await
+    }
+
+    async fn commit(&self, transaction: &Transaction) -> Result<Outcome, LeaseEnded> {
+        let operations = transaction.compares.len().max(transaction.writes.len());
+        assert!(operations <= self.limits().operations, "{transaction:?}");
+        self.0.commit(transaction).await
+    }
+
+    async fn grant(&self, time: Duration) -> Result<Lease, Unavailable> {
+        self.0.grant(time).await
+    }
+
+    async fn renew(&self, lease: Lease) -> Result<bool, Unavailable> {
+        self.0.renew(lease).await
+    }
+
+    async fn end(&self, lease: Lease) -> Result<(), Unavailable> {
+        self.0.end(lease).await
+    }
+
+    async fn changed(&self, since: Revision) {
+        self.0.changed(since).await;
+    }
+}
+
+#[test]
+fn a_change_that_the_store_cannot_take_is_refused_at_once_with_the_remedy() {
+    run(async {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Small(Embedded::open(&directory.path().join("store")).unwrap());
+        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        let address = listener.address().unwrap().to_string();
+        tokio::spawn(manager::run(manager::Config::default(), Arc::new(store), listener));
+        for id in 0..6 {
+            let memory = (16 * MIB) as u64;
+            let managers = vec![address.clone()];
+            let config = benefactor::Config { id: BenefactorId(id), domain: Domain(id), memory, ssd: None, managers };
+            tokio::spawn(benefactor::run(config, Listener::bind("127.0.0.1:0").unwrap()));
+        }
+        let mut config = client::Config::new(vec![address], "scratch");
+        config.make = Some((directory.path().to_owned(), Durability::Copies { copies: 2, media: Media::Any }));
+        let client = PoolClient::begin(config).await.unwrap();
+        until("all are there", async || client.status().await.unwrap().benefactors.len() == 6).await;
+        let mut writer = client.create("file").await.unwrap();
+        writer.write(&bytes(4, 12 * MIB)).await.unwrap();
+        let refused = writer.sync().await.unwrap_err().to_string();
+        let expected = "operations in one transaction, and the store takes 6: start etcd with --max-txn-ops=16 or more";
+        assert!(refused.contains(expected), "{refused}");
+    });
+}
