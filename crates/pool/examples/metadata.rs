@@ -236,7 +236,7 @@ async fn transactions_of_a_file(store: &Arc<Counted>, mib: u64) -> Result<u64, F
         managers: vec![address.clone()],
     };
     let lending = tokio::spawn(benefactor::run(config, Listener::bind("127.0.0.1:0")?));
-    let mut config = client::Config::new(vec![address], target.display().to_string());
+    let mut config = client::Config::new(vec![address], &target.display().to_string());
     config.make = Some((target.clone(), Durability::Copies { copies: 1, media: Media::Any }));
     config.timeout = Duration::from_secs(60);
     let client = PoolClient::begin(config).await?;

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 /// The program that `scripts/setup test` builds, or what `SURGETANK_ETCD` names. `None` is told: the test is left out.
+#[allow(clippy::print_stderr, reason = "tests say what they skip")]
 fn program() -> Option<PathBuf> {
     let built = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/bin/etcd"));
     let program = std::env::var_os("SURGETANK_ETCD").map_or(built, PathBuf::from);

@@ -43,7 +43,7 @@ const OPERATIONS: [usize; 6] = [4096, 2048, 1024, 512, 256, 128];
 /// etcd takes requests of 1.5 MiB unless `--max-request-bytes` says otherwise. What is left is for the frames of operations.
 const BYTES_MAX: usize = (3 << 19) - (128 << 10);
 /// The first versions in which a former leader with a slow disk does not revoke all leases (etcd#15247).
-const MENDED: [(u64, u64, u64); 2] = [(3, 4, 31), (3, 5, 13)];
+const FIXED: [(u64, u64, u64); 2] = [(3, 4, 31), (3, 5, 13)];
 
 /// See the module.
 pub struct Etcd {
@@ -209,7 +209,7 @@ async fn check_version(client: &Client, members: usize) -> Result<(), String> {
     let mut last = None;
     for _ in 0..members {
         match client.ask::<_, StatusResponse>(STATUS, Empty {}).await {
-            Ok(status) => return is_mended(&status.version),
+            Ok(status) => return is_fixed(&status.version),
             // The next one is asked now.
             Err(error) => last = Some(sentence(&error)),
         }
@@ -217,12 +217,12 @@ async fn check_version(client: &Client, members: usize) -> Result<(), String> {
     Err(last.unwrap_or_default())
 }
 
-fn is_mended(version: &str) -> Result<(), String> {
+fn is_fixed(version: &str) -> Result<(), String> {
     let mut numbers = version.split(['.', '-']).map(|number| number.parse::<u64>().unwrap_or(0));
     let mut next = || numbers.next().unwrap_or(0);
     let found = (next(), next(), next());
-    let is_mended = MENDED.iter().any(|least| found >= *least && (found.0, found.1) == (least.0, least.1));
-    if is_mended || (found.0, found.1) > (3, 5) {
+    let is_fixed = FIXED.iter().any(|least| found >= *least && (found.0, found.1) == (least.0, least.1));
+    if is_fixed || (found.0, found.1) > (3, 5) {
         return Ok(());
     }
     Err(format!(
@@ -346,15 +346,15 @@ impl MetaStore for Etcd {
 
 #[cfg(test)]
 mod tests {
-    use super::is_mended;
+    use super::is_fixed;
 
     #[test]
     fn versions_that_may_end_all_leases_are_refused() {
         for version in ["3.4.31", "3.4.40", "3.5.13", "3.5.21-rc.1", "3.6.0", "3.7.3", "4.0.0"] {
-            assert_eq!(is_mended(version), Ok(()), "{version}");
+            assert_eq!(is_fixed(version), Ok(()), "{version}");
         }
         for version in ["3.4.23", "3.5.12", "3.5.0", "3.3.99", "2.3.8", "", "etcd"] {
-            let said = is_mended(version).unwrap_err();
+            let said = is_fixed(version).unwrap_err();
             assert!(said.ends_with("(etcd#15247): use 3.4.31, 3.5.13 or newer"), "{said}");
         }
     }
