@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::meta::{Embedded, Etcd, LeaseEnded, MetaStore, Snapshot, Unavailable, etcd};
 use surgetank_pool::rpc::Listener;
+use surgetank_pool::security::Credentials;
+use surgetank_pool::security::token::Key as PoolKey;
 use surgetank_pool::{benefactor, manager};
 use surgetank_pool_core::id::{BenefactorId, Domain, Inode, MountId, Revision, SessionId};
 use surgetank_pool_core::meta::group::Answer;
@@ -224,7 +226,8 @@ async fn drive(store: Arc<Counted>, lease: Lease, mut asked: mpsc::UnboundedRece
 async fn transactions_of_a_file(store: &Arc<Counted>, mib: u64) -> Result<u64, Failed> {
     let target = std::env::temp_dir().join(format!("surgetank-metadata-{}", std::process::id()));
     std::fs::create_dir_all(&target)?;
-    let listener = Listener::bind("127.0.0.1:0")?;
+    let credentials = Credentials::new(PoolKey::generate()?);
+    let listener = Listener::bind("127.0.0.1:0", &credentials)?;
     let address = listener.address()?.to_string();
     let of_manager: Arc<dyn MetaStore> = Arc::clone(store) as Arc<dyn MetaStore>;
     let manager = tokio::spawn(manager::run(manager::Config::default(), of_manager, listener));
@@ -233,10 +236,12 @@ async fn transactions_of_a_file(store: &Arc<Counted>, mib: u64) -> Result<u64, F
         domain: Domain(0),
         memory: (mib + 64) << 20,
         ssd: None,
+        leaving: false,
+        advertise: None,
         managers: vec![address.clone()],
     };
-    let lending = tokio::spawn(benefactor::run(config, Listener::bind("127.0.0.1:0")?));
-    let mut config = client::Config::new(vec![address], &target.display().to_string());
+    let lending = tokio::spawn(benefactor::run(config, Listener::bind("127.0.0.1:0", &credentials)?));
+    let mut config = client::Config::new(vec![address], credentials.access(), &target.display().to_string());
     config.make = Some((target.clone(), Durability::Copies { copies: 1, media: Media::Any }));
     config.timeout = Duration::from_secs(60);
     let client = PoolClient::begin(config).await?;

@@ -9,6 +9,8 @@ use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::meta::{Embedded, LeaseEnded, MetaStore, Snapshot, Unavailable};
 use surgetank_pool::rpc::Listener;
+use surgetank_pool::security::Credentials;
+use surgetank_pool::security::token::Key as PoolKey;
 use surgetank_pool::{benefactor, manager};
 use surgetank_pool_core::id::{BenefactorId, Domain, Revision};
 use surgetank_pool_core::meta::store::{Lease, Limits, Transaction};
@@ -158,16 +160,19 @@ fn a_change_that_the_store_cannot_take_is_refused_at_once_with_the_remedy() {
     run(async {
         let directory = tempfile::tempdir().unwrap();
         let store = Small(Embedded::open(&directory.path().join("store")).unwrap());
-        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        let credentials = Credentials::new(PoolKey::generate().unwrap());
+        let listener = Listener::bind("127.0.0.1:0", &credentials).unwrap();
         let address = listener.address().unwrap().to_string();
         tokio::spawn(manager::run(manager::Config::default(), Arc::new(store), listener));
         for id in 0..6 {
             let memory = (16 * MIB) as u64;
             let managers = vec![address.clone()];
-            let config = benefactor::Config { id: BenefactorId(id), domain: Domain(id), memory, ssd: None, managers };
-            tokio::spawn(benefactor::run(config, Listener::bind("127.0.0.1:0").unwrap()));
+            let (ssd, leaving, advertise) = (None, false, None);
+            let (id, domain) = (BenefactorId(id), Domain(id));
+            let config = benefactor::Config { id, domain, memory, ssd, leaving, managers, advertise };
+            tokio::spawn(benefactor::run(config, Listener::bind("127.0.0.1:0", &credentials).unwrap()));
         }
-        let mut config = client::Config::new(vec![address], "scratch");
+        let mut config = client::Config::new(vec![address], credentials.access(), "scratch");
         config.make = Some((directory.path().to_owned(), Durability::Copies { copies: 2, media: Media::Any }));
         let client = PoolClient::begin(config).await.unwrap();
         until("all are there", async || client.status().await.unwrap().benefactors.len() == 6).await;

@@ -2,6 +2,7 @@
 
 mod members;
 pub mod shown;
+mod store;
 mod token;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, Table, output};
 
 use self::shown::Shown;
+use self::store::Store;
 use super::foreground::Running;
 use super::serve::notify;
 
@@ -93,12 +95,14 @@ struct Up {
     /// Go on without SSD directories of the last run that are gone: files that they alone had are lost
     #[arg(long)]
     forget_ssd: bool,
-    /// Where the pool's key and names are kept
+    /// Where the pool's key is kept, and its names unless --store says otherwise
     #[arg(long, value_name = "DIR", default_value = shown::DIRECTORY)]
     directory: PathBuf,
     /// Where the pool is reached: loopback alone; `pool manager` and `pool benefactor` are for several machines
     #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
     listen: String,
+    #[command(flatten)]
+    store: Store,
     #[command(flatten)]
     running: Running,
 }
@@ -177,7 +181,7 @@ impl Up {
         let interrupt = Interrupt::install()?;
         let config = local::Config {
             directory: self.directory.clone(),
-            store: None,
+            store: self.store.etcd()?,
             listen: self.listen.clone(),
             benefactors: self.benefactors,
             memory: self.memory,
@@ -190,6 +194,7 @@ impl Up {
             local::Error::LittleSsd(_) => Failure::Invalid(format!("--ssd: {error}")),
             local::Error::Address(_) => Failure::Invalid(format!("--listen: {error}")),
             local::Error::Key(_) => Failure::invalid(error),
+            local::Error::Etcd(_) => Failure::Failed(format!("--store: {error}")),
             error => Failure::failed(error),
         })?;
         let found = pool.found();
