@@ -1,0 +1,121 @@
+//! Who may use a pool, and a pool of several processes.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use crate::place::{MIB, Place, Pool, binary, bytes, can_mount, done, refused, run, signal, until};
+
+#[test]
+fn another_user_is_refused_and_a_token_lets_its_mounts_in() {
+    const NOBODY: u32 = 65_534;
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let open = |path: &Path| fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    open(place.0.path());
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "2");
+    let as_nobody = |arguments: &[&str]| {
+        use std::os::unix::process::CommandExt;
+        binary().args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/").output()
+    };
+    let (target, point, out) = (place.text("target"), place.text("mnt"), place.text("run.token"));
+    let directory = place.text("pool");
+    let make =
+        |more: &[&str]| run(&[&["pool", "token", "--target", &target, "--directory", &directory][..], more].concat());
+    match as_nobody(&["pool", "status", &pool.address, "--token", &pool.key]) {
+        Ok(output) => {
+            let told = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.code() == Some(2) && told.trim_end().lines().count() == 1, "{told}");
+            assert!(
+                told.contains("Permission denied") && told.contains("ask whoever runs the pool for a token"),
+                "{told}"
+            );
+            let made = as_nobody(&["pool", "token", "--target", &target, "--directory", &directory]).unwrap();
+            assert_eq!(made.status.code(), Some(2), "nor does another user make one");
+        }
+        Err(error) => println!("skipped in part: another user cannot start the program: {error}"),
+    }
+    assert!(make(&["--owner", "7:8", "--valid", "1 h", "--out", &out]).status.success());
+    let again = String::from_utf8(make(&["--out", &out]).stderr).unwrap();
+    assert!(again.contains("there is such a file: name another"), "{again}");
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&out).unwrap()) & 0o777;
+    assert_eq!(mode, 0o600);
+    let (code, told) = refused(&["mount", &pool.address, &point, "--target", &place.text("mnt2"), "--token", &out]);
+    assert!(code == 2 && told.contains("the token is for mounts that drain to "), "{told}");
+    done(&["mount", &pool.address, &point, "--target", &target, "--token", &out]);
+    let denied = fs::write(place.at("mnt/root"), "root's").unwrap_err();
+    assert_eq!(denied.raw_os_error(), Some(rustix::io::Errno::PERM.raw_os_error()), "files are the owner's alone");
+    done(&["umount", &point]);
+    // In a variable, and for everybody's files.
+    let text = String::from_utf8(make(&[]).stdout).unwrap();
+    let mut command = binary();
+    command.args(["mount", &pool.address, &point, "--target", &target]).env("SURGETANK_POOL_TOKEN", text.trim());
+    assert!(command.output().unwrap().status.success());
+    fs::write(place.at("mnt/file"), bytes(1, MIB)).unwrap();
+    done(&["pool", "wait", &place.text("mnt/file"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/file")).unwrap() == bytes(1, MIB));
+    until("it is unmounted", || run(&["umount", &point]).status.success());
+    let bad = binary().args(["pool", "status", &pool.address]).env("SURGETANK_POOL_TOKEN", "none").output().unwrap();
+    let told = String::from_utf8(bad.stderr).unwrap();
+    assert!(told.contains("SURGETANK_POOL_TOKEN is no token") && told.lines().count() == 1, "{told}");
+}
+
+#[test]
+fn a_manager_and_benefactors_in_processes_of_their_own_are_a_pool() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (directory, pki, key) = (place.text("pool"), place.text("pki"), place.text("pool/key"));
+    done(&["pool", "certificates", &pki, "--host", "127.0.0.1", "--client", "login"]);
+    let (served, called) = (place.text("pki/127.0.0.1"), place.text("pki/login"));
+    let start = |arguments: &[&str]| {
+        let mut child = Started(binary().args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(child.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "{arguments:?} says nothing");
+        (child, line)
+    };
+    let manager = ["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0", "--certificates", &served];
+    let (mut manager, line) = start(&manager);
+    let address = line.split_once(": ").unwrap().0.to_owned();
+    let at = address.strip_prefix("pool://").unwrap();
+    let benefactor = |number: &'static str| {
+        let arguments =
+            ["pool", "benefactor", "--managers", at, "--memory", "64 MiB", "--listen", "127.0.0.1:0", "--domain"];
+        let more = [number, "--id", number, "--key", &key, "--certificates", &served];
+        start(&[&arguments[..], &more[..]].concat()).0
+    };
+    let mut benefactors = [benefactor("1"), benefactor("2")];
+    let shown = ["--token", &key, "--certificates", &called];
+    let status = || {
+        let told = done(&[&["pool", "status", &address, "--json"][..], &shown[..]].concat());
+        serde_json::from_str::<Value>(&told).unwrap()["benefactors"].as_array().unwrap().len()
+    };
+    until("both lend", || status() == 2);
+    let (target, point) = (place.text("target"), place.text("mnt"));
+    done(&[&["mount", &address, &point, "--target", &target][..], &shown[..]].concat());
+    fs::write(place.at("mnt/file"), bytes(1, 5 * MIB)).unwrap();
+    done(&["pool", "wait", &place.text("mnt/file"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/file")).unwrap() == bytes(1, 5 * MIB));
+    until("it is unmounted", || run(&["umount", &point]).status.success());
+    for process in benefactors.iter_mut().chain([&mut manager]) {
+        signal(&process.0, rustix::process::Signal::TERM);
+        assert_eq!(process.0.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// A process that does not outlive the test.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,254 @@
+//! A staging pool and its mounts as processes of their own.
+
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
+
+mod access;
+mod etcd;
+mod place;
+mod ssd;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::place::{MIB, Place, Pool, binary, bytes, can_mount, done, refused, run, signal, until};
+
+#[test]
+fn a_pool_comes_up_is_mounted_drains_and_ends() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "3");
+    place.mount(&pool, "mnt");
+    let checkpoint = place.at("mnt/checkpoint");
+    fs::create_dir(&checkpoint).unwrap();
+    for rank in 0..3 {
+        fs::write(checkpoint.join(format!("rank{rank}")), bytes(rank, 5 * MIB + 3)).unwrap();
+    }
+    let path = checkpoint.display().to_string();
+    done(&["pool", "wait", &path, "--state", "replicated"]);
+    let waited: Value =
+        serde_json::from_str(&done(&["pool", "wait", &path, "--state", "drained", "--timeout", "60 s", "--json"]))
+            .unwrap();
+    assert_eq!((&waited["state"], &waited["files"]), (&"drained".into(), &3.into()));
+    for rank in 0..3 {
+        let name = format!("target/checkpoint/rank{rank}");
+        assert!(fs::read(place.at(&name)).unwrap() == bytes(rank, 5 * MIB + 3), "{name}");
+    }
+    let status = pool.status();
+    assert_eq!(status["files"]["drained"], 3);
+    assert_eq!(status["benefactors"][0]["class"], "m");
+    assert!(done(&["pool", "status", &pool.address, "--token", &pool.key]).contains("3 drained"));
+    // A second mount on the same directory, a mount in use, and one that is none.
+    let (code, told) =
+        refused(&["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--token", &pool.key]);
+    assert_eq!(code, 2);
+    assert!(told.contains("is mounted there already: take it away with `surgetank umount"), "{told}");
+    let open = fs::File::open(checkpoint.join("rank0")).unwrap();
+    let (code, told) = refused(&["umount", &place.text("mnt")]);
+    assert_eq!(code, 2);
+    assert!(told.contains("a program uses it"), "{told}");
+    drop(open);
+    until("it is unmounted", || run(&["umount", &place.text("mnt")]).status.success());
+    assert!(refused(&["umount", &place.text("mnt")]).1.contains("nothing is mounted there"));
+    signal(&pool.child, rustix::process::Signal::TERM);
+    assert_eq!(pool.end(), (Some(0), String::new()), "everything is drained");
+}
+
+#[test]
+fn a_killed_mount_loses_nothing_that_was_committed() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "3");
+    let mut child = binary()
+        .args(["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--token", &pool.key])
+        .arg("--foreground")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("mounted on"), "{line}");
+    fs::write(place.at("mnt/closed"), bytes(1, 6 * MIB)).unwrap();
+    let torn = fs::File::create(place.at("mnt/torn")).unwrap();
+    torn.write_all_at(&bytes(2, 3 * MIB), 0).unwrap();
+    torn.sync_all().unwrap();
+    torn.write_all_at(&bytes(3, 2 * MIB), 3 * MIB as u64).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(torn.write_all_at(b"more", 0).is_err(), "the mount is dead");
+    drop(torn);
+    place.mount(&pool, "mnt2");
+    assert!(fs::read(place.at("mnt2/closed")).unwrap() == bytes(1, 6 * MIB));
+    assert!(fs::read(place.at("mnt2/torn")).unwrap() == bytes(2, 3 * MIB), "as it was committed last");
+    let (code, told) =
+        refused(&["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--token", &pool.key]);
+    assert!(code == 2 && told.contains("surgetank umount"), "{told}");
+    done(&["umount", &place.text("mnt")]);
+    until("both reach the target", || place.at("target/closed").exists() && place.at("target/torn").exists());
+    assert!(fs::read(place.at("target/closed")).unwrap() == bytes(1, 6 * MIB));
+    assert!(fs::read(place.at("target/torn")).unwrap() == bytes(2, 3 * MIB));
+    let (code, told) = refused(&["pool", "wait", &place.text("mnt2/torn"), "--state", "drained"]);
+    assert_eq!(code, 1);
+    assert!(told.contains("its writer ended before it closed the file"), "{told}");
+    done(&["umount", &place.text("mnt2")]);
+}
+
+#[test]
+fn a_pool_that_ends_names_what_is_not_drained() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "2");
+    place.mount(&pool, "mnt");
+    fs::write(place.at("mnt/drained"), bytes(1, MIB)).unwrap();
+    done(&["pool", "wait", &place.text("mnt/drained"), "--state", "drained"]);
+    // What is not closed is not drained.
+    let open = fs::File::create(place.at("mnt/open")).unwrap();
+    open.write_all_at(&bytes(2, MIB), 0).unwrap();
+    open.sync_all().unwrap();
+    let (code, told) = refused(&["pool", "wait", &place.text("mnt/open"), "--state", "drained", "--timeout", "1 s"]);
+    assert_eq!(code, 1);
+    assert!(told.contains("the time is over, and ") && told.contains(" is replicated"), "{told}");
+    let (address, child) = (pool.address.clone(), &pool.child);
+    signal(child, rustix::process::Signal::INT);
+    std::thread::sleep(Duration::from_millis(500));
+    signal(child, rustix::process::Signal::INT);
+    let (code, told) = pool.end();
+    assert_eq!(code, Some(1), "{told}");
+    let name = place.text("target/open");
+    assert!(
+        told.contains("1 file, not drained yet") && told.contains("1 file, lost, since they were in memory"),
+        "{told}"
+    );
+    assert!(told.contains(&format!("  {name} (1 MiB)")), "{told}");
+    // The next run has the names, and says what is lost; what is drained is there.
+    let listen = address.strip_prefix("pool://").unwrap();
+    let pool = Pool::up(&place.at("pool"), listen, "2");
+    assert!(fs::read(place.at("mnt/drained")).unwrap() == bytes(1, MIB));
+    assert!(open.write_all_at(b"x", MIB as u64).is_ok() || open.sync_all().is_err(), "what was open fails or goes on");
+    drop(open);
+    // What the target alone has by now is written on.
+    let drained = fs::OpenOptions::new().write(true).open(place.at("mnt/drained")).unwrap();
+    drained.write_all_at(b"more", 100).unwrap();
+    drop(drained);
+    let expected = [&bytes(1, MIB)[..100], b"more", &bytes(1, MIB)[104..]].concat();
+    done(&["pool", "wait", &place.text("mnt/drained"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/drained")).unwrap() == expected);
+    let second = run(&["pool", "up", "--listen", "127.0.0.1:0", "--directory", &place.text("pool")]);
+    let told = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(told.contains("another pool runs with it: stop that one, or name another directory"), "{told}");
+    until("it is unmounted", || run(&["umount", &place.text("mnt")]).status.success());
+    signal(&pool.child, rustix::process::Signal::INT);
+    signal(&pool.child, rustix::process::Signal::INT);
+    let (_, told) = pool.end();
+    assert!(told.contains(&name), "{told}");
+}
+
+#[test]
+fn a_file_of_somebody_else_at_the_target_stays_and_the_conflict_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "2");
+    place.mount(&pool, "mnt");
+    fs::write(place.at("target/results"), "of another job").unwrap();
+    fs::write(place.at("mnt/results"), bytes(1, MIB)).unwrap();
+    let (code, told) = refused(&["pool", "wait", &place.text("mnt/results"), "--state", "drained"]);
+    assert!(code == 1 && told.contains("somebody else has put or changed what is at its name at the target"), "{told}");
+    let mut state = [0; 16];
+    let length = rustix::fs::getxattr(place.at("mnt/results"), "user.surgetank.state", &mut state).unwrap();
+    assert_eq!(&state[..length], b"conflict");
+    let files = pool.status()["files"].clone();
+    assert_eq!((&files["conflict"], &files["failed"], &files["drained"]), (&1.into(), &0.into(), &0.into()));
+    assert!(done(&["pool", "status", &pool.address]).contains("1 in conflict"));
+    assert_eq!(fs::read(place.at("target/results")).unwrap(), b"of another job");
+    // A copy is drained, and the rest is discarded.
+    fs::copy(place.at("mnt/results"), place.at("mnt/results.pool")).unwrap();
+    fs::remove_file(place.at("mnt/results")).unwrap();
+    done(&["pool", "wait", &place.text("mnt"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/results.pool")).unwrap() == bytes(1, MIB));
+    done(&["umount", &place.text("mnt")]);
+    signal(&pool.child, rustix::process::Signal::TERM);
+    assert_eq!(pool.end(), (Some(0), String::new()), "nothing is left");
+    assert_eq!(fs::read(place.at("target/results")).unwrap(), b"of another job");
+}
+
+#[test]
+fn bad_input_gets_one_sentence() {
+    let place = Place::new();
+    let (target, point) = (place.text("target"), place.text("mnt"));
+    fs::write(place.at("file"), "").unwrap();
+    let (file, none, pool) = (place.text("file"), place.text("none"), "pool://127.0.0.1:1");
+    let key = place.text("key");
+    let made = surgetank_pool::security::token::Key::generate().unwrap();
+    surgetank_pool::security::files::write_private(Path::new(&key), &made.to_text()).unwrap();
+    let mut cases: Vec<(Vec<&str>, i32, &str)> = vec![
+        (vec!["pool", "status", pool, "--token", &none], 2, "ask whoever runs the pool for a token"),
+        (vec!["pool", "status", pool, "--token", &key, "--certificates", &none], 2, "surgetank pool certificates"),
+        (vec!["pool", "token", "--target", "here", "--directory", &none], 2, "full path of a directory"),
+        (vec!["pool", "token", "--target", "/t", "--directory", &none], 2, "cannot be read"),
+        (vec!["pool", "token", "--target", "/t", "--owner", "root"], 2, "the numbers of a user and a group"),
+        (vec!["pool", "certificates", &none], 2, "name a machine at least"),
+        (vec!["pool", "manager", "--listen", "0.0.0.0:0", "--directory", &none], 2, "is not a loopback address"),
+        (
+            vec![
+                "pool",
+                "benefactor",
+                "--managers",
+                "127.0.0.1:1",
+                "--memory",
+                "1 MiB",
+                "--listen",
+                "127.0.0.1:0",
+                "--domain",
+                "d",
+            ],
+            2,
+            "a benefactor needs at least 3 MiB",
+        ),
+        (
+            vec!["pool", "up", "--memory", "2 MiB", "--directory", &none],
+            2,
+            "a benefactor needs at least 3 MiB, three buffers",
+        ),
+        (vec!["pool", "up", "--memory", "256", "--directory", &none], 2, "unit"),
+        (vec!["pool", "up", "--listen", "0.0.0.0:0", "--directory", &none], 2, "is not a loopback address"),
+        (vec!["pool", "up", "--listen", "127.0.0.1:0", "--directory", &file], 1, "name one that can be written"),
+        (
+            vec!["pool", "status", pool, "--token", &key],
+            1,
+            "no pool answers at 127.0.0.1:1: start one with `surgetank pool up`",
+        ),
+        (vec!["pool", "status", "pool://0.0.0.0:1", "--token", &key], 2, "is not a loopback address"),
+        (vec!["pool", "wait", &none, "--state", "drained"], 2, "name a file that is there"),
+        (vec!["pool", "wait", &file, "--state", "drained"], 2, "is not in a mounted staging pool"),
+        (vec!["mount", pool, &point, "--target", &target, "--durable", "twice"], 2, "is no durability: write copies=1"),
+        (vec!["umount", &point], 2, "nothing is mounted there"),
+    ];
+    if Path::new("/dev/fuse").exists() {
+        cases.extend([
+            (vec!["mount", pool, &none, "--target", &target, "--token", &key], 2, "make it with `mkdir "),
+            (vec!["mount", pool, &file, "--target", &target, "--token", &key], 2, "it is no directory"),
+            (vec!["mount", pool, &point, "--target", &none, "--token", &key], 2, "make it, or name another directory"),
+            (vec!["mount", pool, &point, "--target", &file, "--token", &key], 2, "it is no directory"),
+            (vec!["mount", pool, &point, "--target", &target, "--token", &key], 1, "no pool answers at 127.0.0.1:1"),
+        ]);
+    }
+    for (arguments, status, part) in cases {
+        let (code, told) = refused(&arguments);
+        assert!(code == status && told.contains(part), "{arguments:?}: {code}: {told}");
+    }
+}

@@ -1,0 +1,162 @@
+//! Pools and mounts as processes, and the directories of a test.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+pub(crate) const MIB: usize = 1 << 20;
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        println!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+pub(crate) fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
+    command.env_remove("SURGETANK_LOG").env_remove("SURGETANK_POOL_TOKEN").stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    binary().args(arguments).output().unwrap()
+}
+
+#[track_caller]
+pub(crate) fn done(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The status and the one sentence of a command that fails.
+#[track_caller]
+pub(crate) fn refused(arguments: &[&str]) -> (i32, String) {
+    let output = run(arguments);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told.trim_end().lines().count(), 1, "{told}");
+    (output.status.code().unwrap(), told)
+}
+
+pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
+    let process = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(process, signal).unwrap();
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: not within {LONG:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Bytes that differ from place to place.
+pub(crate) fn bytes(seed: u32, length: usize) -> Vec<u8> {
+    let mut word = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    (0..length)
+        .map(|_| {
+            word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (word >> 24) as u8
+        })
+        .collect()
+}
+
+/// A pool that runs.
+pub(crate) struct Pool {
+    pub(crate) child: Child,
+    pub(crate) address: String,
+    /// The file that has its key.
+    pub(crate) key: String,
+}
+
+impl Pool {
+    pub(crate) fn up(directory: &Path, listen: &str, benefactors: &str) -> Self {
+        Self::up_with(directory, listen, benefactors, &[])
+    }
+
+    pub(crate) fn up_with(directory: &Path, listen: &str, benefactors: &str, more: &[&str]) -> Self {
+        let mut child = binary()
+            .args(["pool", "up", "--benefactors", benefactors, "--memory", "96 MiB", "--listen", listen, "--directory"])
+            .arg(directory)
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split_once(": ").unwrap_or_else(|| panic!("{line}")).0.to_owned();
+        let key = directory.join("key").display().to_string();
+        let pool = Self { child, address, key };
+        until("all benefactors have joined", || {
+            let status = pool.status();
+            let joined = status["benefactors"].as_array().unwrap().iter().filter(|of| of["state"] == "joined");
+            joined.count().to_string() == benefactors
+        });
+        pool
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        serde_json::from_str(&done(&["pool", "status", &self.address, "--token", &self.key, "--json"])).unwrap()
+    }
+
+    /// Its status and what it has said on stderr.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let told = BufReader::new(self.child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        // But for the log.
+        let told: Vec<String> = told.filter(|line| !line.contains(" INFO ") && !line.contains(" WARN ")).collect();
+        (self.child.wait().unwrap().code(), told.join("\n"))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The directories of a test; what is still mounted there is taken away.
+pub(crate) struct Place(pub(crate) tempfile::TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        ["target", "mnt", "mnt2"].iter().for_each(|name| fs::create_dir(place.at(name)).unwrap());
+        place
+    }
+
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn text(&self, name: &str) -> String {
+        self.at(name).display().to_string()
+    }
+
+    pub(crate) fn mount(&self, pool: &Pool, point: &str) {
+        self.mount_durable(pool, point, "copies=2");
+    }
+
+    pub(crate) fn mount_durable(&self, pool: &Pool, point: &str, durable: &str) {
+        let (point, target) = (self.text(point), self.text("target"));
+        done(&["mount", &pool.address, &point, "--target", &target, "--token", &pool.key, "--durable", durable]);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for name in ["mnt", "mnt2"] {
+            let _ = rustix::mount::unmount(self.at(name), rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
