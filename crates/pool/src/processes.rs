@@ -16,7 +16,7 @@ use crate::chunks::CHUNK;
 use crate::client::{self, PoolClient};
 use crate::local::{Error, Undrained, open, undrained};
 use crate::manager;
-use crate::meta::MetaStore;
+use crate::meta::{Etcd, MetaStore, etcd};
 use crate::rpc::{self, Listener, advertised};
 use crate::security::tls::{BadCertificates, Tls};
 use crate::security::{Access, Credentials};
@@ -29,8 +29,10 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// A manager to run.
 #[derive(Clone, Debug)]
 pub struct ManagerConfig {
-    /// Where the pool's key and its store are kept.
+    /// Where the pool's key is kept, and its store unless that is an etcd.
     pub directory: PathBuf,
+    /// The etcd that is its store.
+    pub store: Option<etcd::Config>,
     /// Where it listens: HOST:PORT.
     pub listen: String,
     /// Its certificates.
@@ -73,9 +75,15 @@ fn tls(certificates: Option<&Path>) -> Result<Option<Tls>, Error> {
     Ok(certificates.map(|directory| Tls::read(directory, true)).transpose()?)
 }
 
-/// Opens the pool's store. Which one it is, is decided here alone.
-fn store(directory: &Path) -> Result<Arc<dyn MetaStore>, Error> {
-    Ok(Arc::new(open(&directory.join(STORE), &directory.display().to_string())?))
+/// Opens the pool's store.
+async fn store(config: &ManagerConfig) -> Result<Arc<dyn MetaStore>, Error> {
+    Ok(match &config.store {
+        Some(etcd) => {
+            etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
+            Arc::new(Etcd::connect(etcd).await.map_err(|error| Error::Etcd(error.0))?)
+        }
+        None => Arc::new(open(&config.directory.join(STORE), &config.directory.display().to_string())?),
+    })
 }
 
 /// A manager that runs. Dropping it ends it; everything that it knows is in the store.
@@ -97,7 +105,7 @@ impl ManagerProcess {
         let credentials = Credentials::of_directory(&config.directory, tls)?;
         let runtime = Builder::new_multi_thread().thread_name("manager").enable_all().build()?;
         let entered = runtime.enter();
-        let store = store(&config.directory)?;
+        let store = runtime.block_on(store(config))?;
         let listener = Listener::bind(&config.listen, &credentials)?;
         let address = listener.address()?.to_string();
         let of_manager = Arc::clone(&store);

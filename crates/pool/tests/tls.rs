@@ -71,7 +71,8 @@ fn pki(directory: &Path, name: &str, hosts: &[&str], valid: Duration) -> PathBuf
 
 fn manager(directory: &Path, name: &str, certificates: Option<PathBuf>) -> ManagerProcess {
     let listen = "127.0.0.1:0".to_owned();
-    ManagerProcess::start(&ManagerConfig { directory: directory.join(name), listen, certificates }).unwrap()
+    ManagerProcess::start(&ManagerConfig { store: None, directory: directory.join(name), listen, certificates })
+        .unwrap()
 }
 
 /// Asks a manager as the machine whose certificates these are.
@@ -220,10 +221,14 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
     let ours = pki(at, "ours", &[one, other], YEAR);
     let target = at.join("target");
     std::fs::create_dir(&target).unwrap();
-    let of_manager =
-        ManagerConfig { directory: at.join("pool"), listen: format!("{one}:7440"), certificates: Some(ours.join(one)) };
+    let of_manager = ManagerConfig {
+        store: None,
+        directory: at.join("pool"),
+        listen: format!("{one}:7440"),
+        certificates: Some(ours.join(one)),
+    };
     let mut manager = network.inside(0, || ManagerProcess::start(&of_manager).unwrap());
-    let without = ManagerConfig { certificates: None, directory: at.join("without"), ..of_manager };
+    let without = ManagerConfig { store: None, certificates: None, directory: at.join("without"), ..of_manager };
     let told = network.inside(0, || ManagerProcess::start(&without).err().unwrap().to_string());
     assert!(told.contains("is not a loopback address") && !at.join("without").exists(), "{told}");
     let key = at.join("pool").join(files::KEY_FILE);

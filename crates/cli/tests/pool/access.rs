@@ -1,13 +1,11 @@
 //! Who may use a pool, and a pool of several processes.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
-use crate::place::{MIB, Place, Pool, binary, bytes, can_mount, done, refused, run, signal, until};
+use crate::place::{MIB, Place, Pool, Started, binary, bytes, can_mount, done, refused, run, signal, until};
 
 #[test]
 fn another_user_is_refused_and_a_token_lets_its_mounts_in() {
@@ -74,22 +72,15 @@ fn a_manager_and_benefactors_in_processes_of_their_own_are_a_pool() {
     let (directory, pki, key) = (place.text("pool"), place.text("pki"), place.text("pool/key"));
     done(&["pool", "certificates", &pki, "--host", "127.0.0.1", "--client", "login"]);
     let (served, called) = (place.text("pki/127.0.0.1"), place.text("pki/login"));
-    let start = |arguments: &[&str]| {
-        let mut child = Started(binary().args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
-        let mut line = String::new();
-        BufReader::new(child.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert!(!line.is_empty(), "{arguments:?} says nothing");
-        (child, line)
-    };
     let manager = ["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0", "--certificates", &served];
-    let (mut manager, line) = start(&manager);
+    let (mut manager, line) = Started::new(&manager);
     let address = line.split_once(": ").unwrap().0.to_owned();
     let at = address.strip_prefix("pool://").unwrap();
     let benefactor = |number: &'static str| {
         let arguments =
             ["pool", "benefactor", "--managers", at, "--memory", "64 MiB", "--listen", "127.0.0.1:0", "--domain"];
         let more = [number, "--id", number, "--key", &key, "--certificates", &served];
-        start(&[&arguments[..], &more[..]].concat()).0
+        Started::new(&[&arguments[..], &more[..]].concat()).0
     };
     let mut benefactors = [benefactor("1"), benefactor("2")];
     let shown = ["--token", &key, "--certificates", &called];
@@ -107,15 +98,5 @@ fn a_manager_and_benefactors_in_processes_of_their_own_are_a_pool() {
     for process in benefactors.iter_mut().chain([&mut manager]) {
         signal(&process.0, rustix::process::Signal::TERM);
         assert_eq!(process.0.wait().unwrap().code(), Some(0));
-    }
-}
-
-/// A process that does not outlive the test.
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

@@ -160,3 +160,26 @@ impl Drop for Place {
         }
     }
 }
+
+/// A process that says a line when it has begun, and does not outlive the test.
+pub(crate) struct Started(pub(crate) Child);
+
+impl Started {
+    /// Starts `surgetank`; and what it has said.
+    #[track_caller]
+    pub(crate) fn new(arguments: &[&str]) -> (Self, String) {
+        let process = binary().args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut process = Self(process.unwrap());
+        let mut line = String::new();
+        BufReader::new(process.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "{arguments:?} says nothing");
+        (process, line)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

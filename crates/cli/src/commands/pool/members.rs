@@ -13,6 +13,7 @@ use surgetank_report::{Failure, Interrupt, output};
 use super::super::foreground::Running;
 use super::super::serve::notify;
 use super::shown::DIRECTORY;
+use super::store::Store;
 use super::{LISTEN, LOOK_AGAIN, managers};
 
 /// Between two looks whether everything is drained.
@@ -22,13 +23,16 @@ const DRAINED: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   surgetank pool manager --listen node1:7440 --certificates pki/node1
+  surgetank pool manager --listen node2:7440 --certificates pki/node2 --store etcd://node3:2379/scratch --store-ca etcd-ca.pem
 
 It makes the pool's key at its first start: the file `key` in its directory, which benefactors and administrators need. SIGTERM \
 and SIGINT end it; what the pool holds waits for its next start.")]
 pub struct Manager {
-    /// Where the pool's key and names are kept
+    /// Where the pool's key is kept, and its names unless --store says otherwise
     #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
     directory: PathBuf,
+    #[command(flatten)]
+    store: Store,
     /// Where it is reached; beyond loopback it needs certificates
     #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
     listen: String,
@@ -82,6 +86,7 @@ fn failure(error: Error) -> Failure {
         Error::Address(_) => Failure::Invalid(format!("--listen: {error}")),
         Error::Certificates(_) => Failure::Invalid(format!("--certificates: {error}")),
         Error::Key(_) => Failure::invalid(error),
+        Error::Etcd(_) => Failure::Failed(format!("--store: {error}")),
         error => Failure::failed(error),
     }
 }
@@ -92,6 +97,7 @@ impl Manager {
         let interrupt = Interrupt::install()?;
         let config = ManagerConfig {
             directory: self.directory.clone(),
+            store: self.store.etcd()?,
             listen: self.listen.clone(),
             certificates: self.certificates.clone(),
         };
