@@ -3,6 +3,8 @@
 //! A flush covers the writes that had completed when it was issued. While one is in flight, whoever wants another waits for the one
 //! after it.
 
+use smallvec::SmallVec;
+
 /// What became of a request for durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushRequest {
@@ -18,7 +20,7 @@ pub enum FlushRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlushEnd<W> {
     /// Who need not wait any more.
-    pub done: Vec<W>,
+    pub done: SmallVec<[W; 4]>,
     /// Whether the caller issues another flush, for those who came later.
     pub again: bool,
 }
@@ -102,7 +104,7 @@ impl<W: Copy> Flushes<W> {
         if success {
             self.durable = self.durable.max(covered);
         }
-        let mut done = Vec::new();
+        let mut done = SmallVec::new();
         self.waiters.retain(|(needed, waiter)| {
             let later = *needed > covered && success;
             if !later {
@@ -157,11 +159,11 @@ mod tests {
         assert_eq!(flushes.request('b'), FlushRequest::Issue);
         flushes.wrote(false);
         assert_eq!(flushes.request('c'), FlushRequest::Wait);
-        assert_eq!(flushes.ended(true), FlushEnd { done: vec!['b'], again: true });
+        assert_eq!(flushes.ended(true), FlushEnd { done: smallvec::smallvec!['b'], again: true });
         assert!(!flushes.is_durable() && flushes.is_flushing());
         flushes.wrote(false);
         assert_eq!(flushes.request('d'), FlushRequest::Wait);
-        assert_eq!(flushes.ended(false), FlushEnd { done: vec!['c', 'd'], again: false });
+        assert_eq!(flushes.ended(false), FlushEnd { done: smallvec::smallvec!['c', 'd'], again: false });
         assert!(!flushes.is_durable() && !flushes.is_flushing());
         assert_eq!(flushes.check(), Ok(()));
     }

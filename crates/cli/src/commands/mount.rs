@@ -28,7 +28,8 @@ const READY: &str = "mounted";
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   surgetank mount pool://127.0.0.1:7440 /mnt/pool --target /scratch/run1
-  surgetank mount pool://localhost /mnt/pool --target run1 --durable copies=2,media=ssd
+  surgetank mount pool://localhost /mnt/pool --target run1 \\
+      --durable copies=2,media=ssd
   surgetank mount pool://node1 /mnt/pool --target run1 \\
       --token run1.token --certificates pki/login1
 

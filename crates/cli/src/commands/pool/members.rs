@@ -23,7 +23,8 @@ const DRAINED: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   surgetank pool manager --listen node1:7440 --certificates pki/node1
-  surgetank pool manager --listen node2:7440 --certificates pki/node2 --store etcd://node3:2379/scratch --store-ca etcd-ca.pem
+  surgetank pool manager --listen node2:7440 --certificates pki/node2 \\
+      --store etcd://node3:2379/scratch --store-ca etcd-ca.pem
 
 It makes the pool's key at its first start: the file `key` in its directory, which benefactors and administrators need. SIGTERM \
 and SIGINT end it; what the pool holds waits for its next start.")]
