@@ -173,7 +173,7 @@ fn a_file_of_somebody_else_at_the_target_stays_and_the_conflict_is_told() {
     assert_eq!(&state[..length], b"conflict");
     let files = pool.status()["files"].clone();
     assert_eq!((&files["conflict"], &files["failed"], &files["drained"]), (&1.into(), &0.into(), &0.into()));
-    assert!(done(&["pool", "status", &pool.address]).contains("1 in conflict"));
+    assert!(done(&["pool", "status", &pool.address, "--token", &pool.key]).contains("1 in conflict"));
     assert_eq!(fs::read(place.at("target/results")).unwrap(), b"of another job");
     // A copy is drained, and the rest is discarded.
     fs::copy(place.at("mnt/results"), place.at("mnt/results.pool")).unwrap();

@@ -146,7 +146,7 @@ fn a_pool_that_ends_calls_nothing_lost_that_is_on_ssd() {
     open.write_all_at(&bytes(1, 5 * MIB), 0).unwrap();
     open.sync_all().unwrap();
     until("it is seen on SSD", || pool.status()["benefactors"][0]["ssd_used_gib"].as_f64().unwrap() >= 5.0 / 1024.0);
-    assert!(done(&["pool", "status", &pool.address]).contains(" ms "));
+    assert!(done(&["pool", "status", &pool.address, "--token", &pool.key]).contains(" ms "));
     signal(&pool.child, rustix::process::Signal::INT);
     std::thread::sleep(Duration::from_millis(500));
     signal(&pool.child, rustix::process::Signal::INT);
