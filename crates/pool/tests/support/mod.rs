@@ -122,6 +122,8 @@ pub struct Pool {
     pub said: Arc<Mutex<String>>,
     /// What its processes have.
     pub credentials: Credentials,
+    /// How long sessions last that are not renewed, of clients that begin with managers that start from now on.
+    pub session: Duration,
     /// How often wardens look.
     sweep: Duration,
 }
@@ -171,6 +173,7 @@ impl Pool {
             disks,
             said: Arc::default(),
             credentials: Credentials::new(Key::generate().expect("a key")),
+            session: Duration::from_secs(2),
             sweep,
         };
         pool.open_store();
@@ -227,7 +230,7 @@ impl Pool {
         let store = Arc::clone(&self.store.as_ref().expect("the store is open").1);
         let of_its_own = self.etcd.as_ref().map(|etcd| etcd.address);
         let config = manager::Config {
-            session: Duration::from_secs(2),
+            session: self.session,
             benefactor: Duration::from_millis(800),
             role: Duration::from_secs(1),
             probe: Duration::from_millis(50),
