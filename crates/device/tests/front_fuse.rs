@@ -260,6 +260,17 @@ fn what_a_killed_process_leaves_is_cleared() {
         return;
     }
     let run_directory = tempfile::tempdir().unwrap();
+    // One whose mount is gone is named by its path within it. What others have left on this machine is not this test's.
+    let loops = || {
+        let entries = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
+        let files = entries.map(|device| {
+            let file = std::fs::read_to_string(device.join("loop/backing_file")).unwrap_or_default();
+            (device, file)
+        });
+        let stale = |file: &str| file.contains(run_directory.path().to_str().unwrap()) || file.starts_with("/disk");
+        files.filter(|(_, file)| stale(file)).collect::<std::collections::BTreeSet<(PathBuf, String)>>()
+    };
+    let before = loops();
     // In some rounds somebody still has the dead device open, or the mount goes with a namespace of the process's own.
     for (held, apart) in [(false, false), (true, false), (false, true), (true, true)] {
         let program = std::env::current_exe().unwrap();
@@ -291,12 +302,7 @@ fn what_a_killed_process_leaves_is_cleared() {
         assert_eq!(std::fs::read(&fresh).unwrap().len(), 8 * MIB);
         handle.close().unwrap();
         drop((driver, file));
-        // One whose mount is gone is named by its path within it.
-        for device in std::fs::read_dir("/sys/block").unwrap() {
-            let file = std::fs::read_to_string(device.unwrap().path().join("loop/backing_file")).unwrap_or_default();
-            let stale = file.contains(run_directory.path().to_str().unwrap()) || file.starts_with("/disk");
-            assert!(!stale, "{file}");
-        }
+        assert_eq!(loops().difference(&before).collect::<Vec<_>>(), [] as [&(PathBuf, String); 0]);
     }
 }
 
