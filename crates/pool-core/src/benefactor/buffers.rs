@@ -61,6 +61,10 @@ impl Buffer {
         Self { phase: Phase::Empty, used: 0, pieces: BTreeMap::new(), holes: Holes::new(chunk) }
     }
 
+    fn has(&self, piece: Piece) -> bool {
+        self.pieces.get(&piece.offset).is_some_and(|(is, _)| *is == piece)
+    }
+
     fn state(&mut self, piece: Piece) -> Option<&mut State> {
         self.pieces.get_mut(&piece.offset).filter(|(is, _)| *is == piece).map(|(_, state)| state)
     }
@@ -195,13 +199,7 @@ impl Buffers {
     /// It has gone: the next tier has it, its client withdrew it, or nobody needs it. One that is gone already is not minded.
     pub fn gone(&mut self, piece: Piece) {
         let at = usize::from(piece.buffer);
-        let Some(buffer) = self
-            .buffers
-            .get_mut(at)
-            .filter(|buffer| buffer.pieces.get(&piece.offset).is_some_and(|(is, _)| *is == piece))
-        else {
-            return;
-        };
+        let Some(buffer) = self.buffers.get_mut(at).filter(|buffer| buffer.has(piece)) else { return };
         buffer.pieces.remove(&piece.offset);
         self.stored.remove(&piece.serial);
         if buffer.pieces.is_empty() || planted(Bug::BufferReused) {
