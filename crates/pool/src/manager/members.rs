@@ -246,9 +246,10 @@ fn leased(members: &Members, leased: Vec<Lends>, access: &Access) {
     let there: BTreeSet<placement::Place> = leased.iter().map(|lends| lends.place).collect();
     for lends in leased {
         known.membership.leased(now, lends.place.id, lends.place.incarnation);
-        let is_known = known.members.get(&lends.place.id).is_some_and(|member| member.lends == lends);
+        if known.members.get(&lends.place.id).is_some_and(|member| member.lends == lends) {
+            continue;
+        }
         match Peer::new(&lends.address, access) {
-            Ok(_) if is_known => {}
             Ok(peer) => drop(known.members.insert(lends.place.id, Member { lends, peer, alive: None })),
             Err(error) => tracing::error!("benefactor {}: {error}", lends.place.id),
         }
