@@ -21,6 +21,7 @@ pub mod meta;
 pub mod processes;
 pub mod rpc;
 pub mod security;
+mod setup;
 pub mod span;
 pub mod wire;
 mod words;

@@ -4,12 +4,11 @@ mod ssd;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use surgetank_model::Bytes;
-use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers};
 use surgetank_pool_core::id::{BenefactorId, Domain, Inode, MountId, Version};
 use surgetank_pool_core::meta::store::{Transaction, Write};
 use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Value};
@@ -19,15 +18,13 @@ use tokio::sync::mpsc;
 use self::ssd::Ssds;
 use crate::benefactor;
 use crate::benefactor::ssd::Directory;
-use crate::chunks::CHUNK;
 use crate::client;
 use crate::manager::{self, groups};
-use crate::meta::{Embedded, Etcd, MetaStore, Unavailable, etcd};
+use crate::meta::{MetaStore, Unavailable, etcd};
 use crate::rpc::{BadAddress, Listener};
 use crate::security::{Access, Credentials, NoSecret};
+use crate::setup;
 
-/// The store's file in the pool's directory.
-const STORE: &str = "pool.redb";
 /// Where the SSD directories are below it, unless it is said.
 const SSD: &str = "ssd";
 /// How long what a benefactor does at its end may take.
@@ -160,33 +157,27 @@ impl Local {
     /// # Errors
     /// [`Error`].
     pub fn start(config: &Config) -> Result<Self, Error> {
-        let least = Bytes::new(CHUNK * BUFFERS as u64);
-        if Buffers::new(config.memory.get(), CHUNK).is_err() {
-            return Err(Error::Memory(config.memory, least));
-        }
+        setup::is_enough(config.memory)?;
         if config.ssd > Bytes::ZERO {
             Directory::is_enough(config.ssd.get()).map_err(|error| Error::LittleSsd(error.to_string()))?;
         }
-        let store = config.directory.join(STORE);
-        let shown = config.directory.display().to_string();
         let runtime = Builder::new_multi_thread().thread_name("pool").enable_all().build()?;
         let _entered = runtime.enter();
         // What is wrong with the address is said before anything is made.
         crate::rpc::check(&config.listen, false)?;
-        crate::processes::make_directory(&config.directory)?;
+        setup::make_directory(&config.directory)?;
         let credentials = Credentials::of_directory(&config.directory, None)?;
         let listener = Listener::bind(&config.listen, &credentials)?;
         let address = listener.address()?.to_string();
-        let store: Arc<dyn MetaStore> = match &config.store {
-            Some(etcd) => Arc::new(runtime.block_on(connect(etcd))?),
-            None => Arc::new(open(&store, &shown)?),
-        };
+        let store = runtime.block_on(setup::open_store(&config.directory, config.store.as_ref()))?;
+        if let Some(etcd) = &config.store {
+            runtime.block_on(nobody_lends(&*store, etcd))?;
+        }
         let (ssds, found, remarks) = runtime.block_on(take_ssds(config, &*store))?;
         let (tell, ended) = mpsc::unbounded_channel();
         let (of_manager, told) = (Arc::clone(&store), tell.clone());
         runtime.spawn(async move {
-            let ended = manager::run(manager::Config::default(), of_manager, listener).await;
-            let why = ended.err().map_or_else(|| "it has no more to serve".to_owned(), |error| error.to_string());
+            let why = setup::why(manager::run(manager::Config::default(), of_manager, listener).await);
             let _ = told.send(format!("the manager has ended: {why}"));
         });
         let mut benefactors = BTreeMap::new();
@@ -369,37 +360,24 @@ async fn take_ssds(config: &Config, store: &dyn MetaStore) -> Result<(Ssds, Left
     Ok((ssds, found, remarks))
 }
 
-pub(crate) fn open(store: &Path, directory: &str) -> Result<Embedded, Error> {
-    Embedded::open(store).map_err(|Unavailable(why)| {
-        let remedy = match why.contains("already open") {
-            true => "another pool runs with it: stop that one, or name another directory".to_owned(),
-            false => format!("{why}: name another directory, or repair this one"),
-        };
-        Error::Directory(directory.to_owned(), remedy)
-    })
-}
-
-/// Opens the pool in an etcd, of which no benefactor may be alive: they would have the same numbers as those of this process.
-async fn connect(config: &etcd::Config) -> Result<Etcd, Error> {
-    config.check().map_err(|error| Error::Etcd(error.to_string()))?;
-    let failed = |Unavailable(why)| Error::Etcd(why);
-    let store = Etcd::connect(config).await.map_err(failed)?;
+/// Whether no benefactor of the pool in the etcd is alive: they would have the same numbers as those of this process.
+async fn nobody_lends(store: &dyn MetaStore, etcd: &etcd::Config) -> Result<(), Error> {
     let end = tokio::time::Instant::now() + FORMER;
     loop {
-        let read = store.read(&[], &[Prefix::Lends]).await.map_err(failed)?;
+        let read = store.read(&[], &[Prefix::Lends]).await.map_err(|Unavailable(why)| Error::Etcd(why))?;
         let Some((_, Value::Lends(lends))) =
             read.prefixes.into_iter().flatten().map(|(key, stored)| (key, stored.value)).next()
         else {
-            return Ok(store);
+            return Ok(());
         };
         if tokio::time::Instant::now() >= end {
             return Err(Error::Etcd(format!(
                 "pool `{name}` runs already in the etcd at {}: its benefactor {} lends from {}; stop it, or give this one another \
                  name: etcd://…/NAME",
-                config.endpoints.join(", "),
+                etcd.endpoints.join(", "),
                 lends.place.id,
                 lends.address,
-                name = config.pool,
+                name = etcd.pool,
             )));
         }
         tokio::time::sleep(PAUSE).await;
@@ -416,8 +394,7 @@ async fn lend(config: benefactor::Config, credentials: &Credentials) -> String {
         match benefactor::run(config.clone(), listener).await {
             // What its former life has left in the store ends with its lease.
             Err(benefactor::Ended::NotJoined(..)) => tokio::time::sleep(PAUSE).await,
-            Err(error) => return error.to_string(),
-            Ok(()) => return "it has no more to serve".to_owned(),
+            ended => return setup::why(ended),
         }
     }
     "no manager has taken it in".to_owned()

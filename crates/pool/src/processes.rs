@@ -1,28 +1,24 @@
 //! A manager, and a benefactor, as processes of their own: for pools of several machines.
 
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_model::Bytes;
-use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers};
 use surgetank_pool_core::id::{BenefactorId, Domain};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
 use crate::benefactor;
-use crate::chunks::CHUNK;
 use crate::client::{self, PoolClient};
-use crate::local::{Error, Undrained, open, undrained};
+use crate::local::{Error, Undrained, undrained};
 use crate::manager;
-use crate::meta::{Etcd, MetaStore, etcd};
+use crate::meta::{MetaStore, etcd};
 use crate::rpc::{self, Listener, advertised};
 use crate::security::tls::{BadCertificates, Tls};
 use crate::security::{Access, Credentials};
+use crate::setup;
 
-/// The store's file in the pool's directory.
-const STORE: &str = "pool.redb";
 /// How long managers may take to say who lends.
 const ANSWER: Duration = Duration::from_secs(60);
 
@@ -75,17 +71,6 @@ fn tls(certificates: Option<&Path>) -> Result<Option<Tls>, Error> {
     Ok(certificates.map(|directory| Tls::read(directory, true)).transpose()?)
 }
 
-/// Opens the pool's store.
-async fn store(config: &ManagerConfig) -> Result<Arc<dyn MetaStore>, Error> {
-    Ok(match &config.store {
-        Some(etcd) => {
-            etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
-            Arc::new(Etcd::connect(etcd).await.map_err(|error| Error::Etcd(error.0))?)
-        }
-        None => Arc::new(open(&config.directory.join(STORE), &config.directory.display().to_string())?),
-    })
-}
-
 /// A manager that runs. Dropping it ends it; everything that it knows is in the store.
 pub struct ManagerProcess {
     address: String,
@@ -101,20 +86,17 @@ impl ManagerProcess {
     pub fn start(config: &ManagerConfig) -> Result<Self, Error> {
         rpc::check(&config.listen, config.certificates.is_some())?;
         let tls = tls(config.certificates.as_deref())?;
-        make_directory(&config.directory)?;
+        setup::make_directory(&config.directory)?;
         let credentials = Credentials::of_directory(&config.directory, tls)?;
         let runtime = Builder::new_multi_thread().thread_name("manager").enable_all().build()?;
         let entered = runtime.enter();
-        let store = runtime.block_on(store(config))?;
+        let store = runtime.block_on(setup::open_store(&config.directory, config.store.as_ref()))?;
         let listener = Listener::bind(&config.listen, &credentials)?;
         let address = listener.address()?.to_string();
         let of_manager = Arc::clone(&store);
         drop(entered);
         let running = Running::start(runtime, async move {
-            match manager::run(manager::Config::default(), of_manager, listener).await {
-                Ok(()) => "it has no more to serve".to_owned(),
-                Err(error) => error.to_string(),
-            }
+            setup::why(manager::run(manager::Config::default(), of_manager, listener).await)
         });
         Ok(Self { address, store, running })
     }
@@ -131,7 +113,7 @@ impl ManagerProcess {
     /// If the store does not answer.
     pub fn undrained(&self) -> Result<Vec<Undrained>, Error> {
         match &self.running.runtime {
-            Some(runtime) => runtime.block_on(undrained(&*self.store)).map_err(|error| Error::Ended(error.to_string())),
+            Some(runtime) => runtime.block_on(undrained(&*self.store)).map_err(Error::from),
             None => Ok(Vec::new()),
         }
     }
@@ -140,14 +122,6 @@ impl ManagerProcess {
     pub fn has_ended(&mut self) -> Option<String> {
         self.running.has_ended()
     }
-}
-
-/// A directory that nobody else reads.
-pub(crate) fn make_directory(directory: &Path) -> Result<(), Error> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|error| {
-        Error::Directory(directory.display().to_string(), format!("{error}: name one that can be written"))
-    })
 }
 
 /// A benefactor to run.
@@ -185,9 +159,7 @@ impl BenefactorProcess {
     /// # Errors
     /// [`Error`].
     pub fn start(config: &BenefactorConfig) -> Result<Self, Error> {
-        if Buffers::new(config.memory.get(), CHUNK).is_err() {
-            return Err(Error::Memory(config.memory, Bytes::new(CHUNK * BUFFERS as u64)));
-        }
+        setup::is_enough(config.memory)?;
         rpc::check(&config.listen, config.certificates.is_some())?;
         let credentials = Credentials::read(&config.key, tls(config.certificates.as_deref())?)?;
         let runtime = Builder::new_multi_thread().thread_name("benefactor").enable_all().build()?;
@@ -207,12 +179,8 @@ impl BenefactorProcess {
             managers: config.managers.clone(),
             advertise: Some(address.clone()),
         };
-        let running = Running::start(runtime, async move {
-            match benefactor::run(of_benefactor, listener).await {
-                Ok(()) => "it has no more to serve".to_owned(),
-                Err(error) => error.to_string(),
-            }
-        });
+        let running =
+            Running::start(runtime, async move { setup::why(benefactor::run(of_benefactor, listener).await) });
         Ok(Self { address, id, of_pool, running })
     }
 

@@ -1,0 +1,54 @@
+//! What a pool's processes begin with: a directory, a store, the memory that they lend; and what is said of one that has ended.
+
+use std::fmt::Display;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use surgetank_model::Bytes;
+use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers};
+
+use crate::chunks::CHUNK;
+use crate::local::Error;
+use crate::meta::{Embedded, Etcd, MetaStore, Unavailable, etcd};
+
+/// The store's file in the pool's directory.
+const STORE: &str = "pool.redb";
+
+/// A directory that nobody else reads.
+pub(crate) fn make_directory(directory: &Path) -> Result<(), Error> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| {
+        Error::Directory(directory.display().to_string(), format!("{error}: name one that can be written"))
+    })
+}
+
+/// Opens the pool's store: this etcd, or a file in the pool's directory.
+pub(crate) async fn open_store(directory: &Path, etcd: Option<&etcd::Config>) -> Result<Arc<dyn MetaStore>, Error> {
+    let Some(etcd) = etcd else { return Ok(Arc::new(open(directory)?)) };
+    etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
+    Ok(Arc::new(Etcd::connect(etcd).await.map_err(|Unavailable(why)| Error::Etcd(why))?))
+}
+
+fn open(directory: &Path) -> Result<Embedded, Error> {
+    Embedded::open(&directory.join(STORE)).map_err(|Unavailable(why)| {
+        let remedy = match why.contains("already open") {
+            true => "another pool runs with it: stop that one, or name another directory".to_owned(),
+            false => format!("{why}: name another directory, or repair this one"),
+        };
+        Error::Directory(directory.display().to_string(), remedy)
+    })
+}
+
+/// Whether a benefactor can lend so little memory.
+pub(crate) fn is_enough(memory: Bytes) -> Result<(), Error> {
+    match Buffers::new(memory.get(), CHUNK) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::Memory(memory, Bytes::new(CHUNK * BUFFERS as u64))),
+    }
+}
+
+/// Why a manager or benefactor has ended.
+pub(crate) fn why(ended: Result<(), impl Display>) -> String {
+    ended.err().map_or_else(|| "it has no more to serve".to_owned(), |error| error.to_string())
+}
