@@ -175,6 +175,31 @@ pub fn managers(pool: &str) -> Vec<String> {
         .collect()
 }
 
+/// Why a pool, or a part of one, does not start.
+fn not_started(error: local::Error) -> Failure {
+    match error {
+        local::Error::Memory(..) => Failure::Invalid(format!("--memory: {error}")),
+        local::Error::LittleSsd(_) => Failure::Invalid(format!("--ssd: {error}")),
+        local::Error::Address(_) => Failure::Invalid(format!("--listen: {error}")),
+        local::Error::Certificates(_) => Failure::Invalid(format!("--certificates: {error}")),
+        local::Error::Key(_) => Failure::invalid(error),
+        local::Error::Etcd(_) => Failure::Failed(format!("--store: {error}")),
+        error => Failure::failed(error),
+    }
+}
+
+/// Says that it is ready, and waits for a signal to end; or until what runs has ended by itself.
+fn run_until_told(interrupt: &Interrupt, mut has_ended: impl FnMut() -> Option<String>) -> Result<(), Failure> {
+    notify("READY=1");
+    while !interrupt.sleep(LOOK_AGAIN) {
+        if let Some(why) = has_ended() {
+            return Err(Failure::Failed(why));
+        }
+    }
+    notify("STOPPING=1");
+    Ok(())
+}
+
 impl Up {
     fn run(&self) -> Result<(), Failure> {
         self.running.begin()?;
@@ -189,14 +214,7 @@ impl Up {
             ssd_directory: self.ssd_directory.clone(),
             forget_ssd: self.forget_ssd,
         };
-        let mut pool = Local::start(&config).map_err(|error| match error {
-            local::Error::Memory(..) => Failure::Invalid(format!("--memory: {error}")),
-            local::Error::LittleSsd(_) => Failure::Invalid(format!("--ssd: {error}")),
-            local::Error::Address(_) => Failure::Invalid(format!("--listen: {error}")),
-            local::Error::Key(_) => Failure::invalid(error),
-            local::Error::Etcd(_) => Failure::Failed(format!("--store: {error}")),
-            error => Failure::failed(error),
-        })?;
+        let mut pool = Local::start(&config).map_err(not_started)?;
         let found = pool.found();
         tell("lost, since they were in memory and not drained when the pool ended last", &found.lost);
         tell("lost before", &found.lost_before);
@@ -213,13 +231,7 @@ impl Up {
             count(self.benefactors as usize, "benefactor"),
             self.ssd.map(|ssd| format!(" and {ssd} of SSD")).unwrap_or_default()
         ))?;
-        notify("READY=1");
-        while !interrupt.sleep(LOOK_AGAIN) {
-            if let Some(why) = pool.has_ended() {
-                return Err(Failure::Failed(why));
-            }
-        }
-        notify("STOPPING=1");
+        run_until_told(&interrupt, || pool.has_ended())?;
         drain(&pool, &interrupt)?;
         let left = pool.end().map_err(Failure::failed)?;
         tell("not drained, but on SSD: the next `pool up` with the same directories drains them", &left.on_ssd);

@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 use surgetank_model::Bytes;
-use surgetank_pool::local::Error;
 use surgetank_pool::processes::{BenefactorConfig, BenefactorProcess, ManagerConfig, ManagerProcess};
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, output};
 
 use super::super::foreground::Running;
-use super::super::serve::notify;
 use super::shown::DIRECTORY;
 use super::store::Store;
-use super::{LISTEN, LOOK_AGAIN, managers};
+use super::{LISTEN, managers, not_started, run_until_told};
 
 /// Between two looks whether everything is drained.
 const DRAINED: Duration = Duration::from_secs(1);
@@ -81,17 +79,6 @@ pub struct Benefactor {
     running: Running,
 }
 
-fn failure(error: Error) -> Failure {
-    match error {
-        Error::Memory(..) => Failure::Invalid(format!("--memory: {error}")),
-        Error::Address(_) => Failure::Invalid(format!("--listen: {error}")),
-        Error::Certificates(_) => Failure::Invalid(format!("--certificates: {error}")),
-        Error::Key(_) => Failure::invalid(error),
-        Error::Etcd(_) => Failure::Failed(format!("--store: {error}")),
-        error => Failure::failed(error),
-    }
-}
-
 impl Manager {
     pub fn run(&self) -> Result<(), Failure> {
         self.running.begin()?;
@@ -102,16 +89,10 @@ impl Manager {
             listen: self.listen.clone(),
             certificates: self.certificates.clone(),
         };
-        let mut manager = ManagerProcess::start(&config).map_err(failure)?;
+        let mut manager = ManagerProcess::start(&config).map_err(not_started)?;
         output::print(&format!("pool://{}: a manager", manager.address()))?;
-        notify("READY=1");
-        while !interrupt.sleep(LOOK_AGAIN) {
-            if let Some(why) = manager.has_ended() {
-                return Err(Failure::Failed(format!("the manager has ended: {why}")));
-            }
-        }
-        notify("STOPPING=1");
-        let left = manager.undrained().map_err(failure)?.iter().filter(|file| !file.is_lost).count();
+        run_until_told(&interrupt, || Some(format!("the manager has ended: {}", manager.has_ended()?)))?;
+        let left = manager.undrained().map_err(not_started)?.iter().filter(|file| !file.is_lost).count();
         if left > 0 {
             output::note(&format!("surgetank: {} drain when a manager runs again", count(left, "file")));
         }
@@ -133,16 +114,10 @@ impl Benefactor {
             domain: self.domain.clone(),
             memory: self.memory,
         };
-        let mut benefactor = BenefactorProcess::start(&config).map_err(failure)?;
+        let mut benefactor = BenefactorProcess::start(&config).map_err(not_started)?;
         let (id, address) = (benefactor.id(), benefactor.address());
         output::print(&format!("benefactor {id} at {address} lends {}", self.memory))?;
-        notify("READY=1");
-        while !interrupt.sleep(LOOK_AGAIN) {
-            if let Some(why) = benefactor.has_ended() {
-                return Err(Failure::Failed(format!("the benefactor has ended: {why}")));
-            }
-        }
-        notify("STOPPING=1");
+        run_until_told(&interrupt, || Some(format!("the benefactor has ended: {}", benefactor.has_ended()?)))?;
         let heard = interrupt.count();
         let mut told = false;
         while interrupt.count() == heard && benefactor.undrained().is_none_or(|left| left > 0) {
