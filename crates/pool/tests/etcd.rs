@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::etcd::{Proxy, Server, config, connect};
+use support::etcd::{Proxy, config, connect};
+use support::etcd_server::Server;
 use support::{run, until};
 use surgetank_pool::meta::etcd::{Config, Tls};
 use surgetank_pool::meta::{Etcd, LeaseEnded, MetaStore};
@@ -49,7 +50,7 @@ fn no_transaction_is_lost_or_takes_place_twice_when_etcd_ends_or_its_answers_are
     const EACH: u64 = 60;
     let Some(mut server) = Server::start(&[]) else { return };
     run(async {
-        let store = server.store("pool").await;
+        let store = connect(server.address, "pool").await;
         assert!(matches!(put(&store, counter(), Value::Entry(Inode(0))).await, Outcome::Committed(_)));
         let proxy = Proxy::start(server.address).await;
         let unknown = Arc::new(AtomicU64::new(0));
@@ -91,7 +92,7 @@ fn no_transaction_is_lost_or_takes_place_twice_when_etcd_ends_or_its_answers_are
 fn a_lease_outlasts_a_restart_of_etcd_and_one_that_has_ended_never_counts_again() {
     let Some(mut server) = Server::start(&[]) else { return };
     run(async {
-        let store = server.store("pool").await;
+        let store = connect(server.address, "pool").await;
         let key = |number| Key::Writer(Inode(1), SessionId(number));
         let lease = store.grant(Duration::from_secs(2)).await.unwrap();
         let write = |number, lease| Transaction {
@@ -130,7 +131,7 @@ fn a_lease_outlasts_a_restart_of_etcd_and_one_that_has_ended_never_counts_again(
 fn a_full_etcd_takes_nothing_and_goes_on_when_it_has_room_again() {
     let Some(mut server) = Server::start(&["--quota-backend-bytes", "6291456"]) else { return };
     run(async {
-        let store = server.store("pool").await;
+        let store = connect(server.address, "pool").await;
         let lease = store.grant(Duration::from_secs(60)).await.unwrap();
         let large = |number: u64| {
             let node = Node::new(Kind::Link(vec![7; 1 << 20]), surgetank_pool_core::id::MountId(1), None, (0, 0, 0));
@@ -200,8 +201,8 @@ fn what_is_no_etcd_for_a_pool_is_told_in_a_sentence() {
             Ok(_) => panic!("it is one"),
             Err(error) => error.to_string(),
         };
-        assert_eq!(server.store("pool").await.limits().operations, 128);
-        assert_eq!(many.store("pool").await.limits().operations, 4096);
+        assert_eq!(connect(server.address, "pool").await.limits().operations, 128);
+        assert_eq!(connect(many.address, "pool").await.limits().operations, 4096);
         until("it has started", async || !said(few.address, "pool").await.contains("as etcd does")).await;
         let prefix = format!("the metadata store does not answer: etcd at {}: ", few.address);
         assert_eq!(
@@ -215,7 +216,7 @@ fn what_is_no_etcd_for_a_pool_is_told_in_a_sentence() {
         let nobody = said(free, "pool").await;
         assert!(nobody.ends_with("see that it runs there, and whether it wants TLS"), "{nobody}");
         // Keys of something else, which are left as they are; another format of ours.
-        let other = server.store("else").await;
+        let other = connect(server.address, "else").await;
         let strange = Transaction { compares: Vec::new(), writes: vec![Write::Put(counter(), Value::Receipt)] };
         assert!(matches!(other.commit(&strange).await, Ok(Outcome::Committed(_))));
         raw_put(&server, b"/strange/key", b"1").await;
@@ -263,7 +264,7 @@ fn base64(bytes: &[u8]) -> String {
 fn a_user_of_etcd_may_do_what_its_role_says_and_nobody_else_anything() {
     let Some(mut server) = Server::start(&[]) else { return };
     run(async {
-        drop(server.store("pool").await);
+        drop(connect(server.address, "pool").await);
         let range = format!(
             r#"{{"name":"pools","perm":{{"permType":"READWRITE","key":"{}","range_end":"{}"}}}}"#,
             base64(b"/pool/"),
@@ -367,7 +368,7 @@ impl Authority {
 fn whoever_waits_for_a_change_hears_of_it_after_etcd_was_gone() {
     let Some(mut server) = Server::start(&[]) else { return };
     run(async {
-        let (store, other) = (server.store("pool").await, server.store("pool").await);
+        let (store, other) = (connect(server.address, "pool").await, connect(server.address, "pool").await);
         let before = other.read(&[], &[]).await.unwrap().revision;
         let waiting = async { store.changed(Revision(before.0)).await };
         let change = async {

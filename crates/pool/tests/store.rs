@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use support::etcd_server::Server;
 use support::{etcd, run, until};
 use surgetank_model::random::Random;
 use surgetank_pool::meta::{Embedded, LeaseEnded, MetaStore};
@@ -75,12 +76,12 @@ fn the_embedded_store_keeps_everything_over_a_restart() {
 
 #[test]
 fn etcd_keeps_the_contract() {
-    let Some(server) = etcd::Server::start(&[]) else { return };
+    let Some(server) = Server::start(&[]) else { return };
     run(async {
-        let store = server.store("one").await;
+        let store = etcd::connect(server.address, "one").await;
         contract(&store).await;
         // Another pool in the same etcd has keys of its own.
-        let (other, again) = (server.store("other").await, server.store("one").await);
+        let (other, again) = (etcd::connect(server.address, "other").await, etcd::connect(server.address, "one").await);
         let key = Key::Entry(Inode(1), name(1));
         put(&other, &key, 5).await;
         assert_eq!(

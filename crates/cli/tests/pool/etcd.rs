@@ -1,59 +1,20 @@
 //! A pool whose names are kept in an etcd.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 
+use crate::etcd_server::Server;
 use crate::place::{MIB, Place, Pool, Started, bytes, can_mount, done, refused, run, signal, until};
 
-/// An etcd that runs, on this machine alone.
-struct Etcd {
-    child: Child,
-    address: String,
-    _directory: tempfile::TempDir,
-}
-
-impl Etcd {
-    fn start() -> Option<Self> {
-        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/bin/etcd");
-        let program = std::env::var_os("SURGETANK_ETCD").map_or_else(|| PathBuf::from(program), PathBuf::from);
-        if !program.exists() {
-            println!(
-                "skipped: there is no etcd at {}: `scripts/setup test` builds it where there is Go",
-                program.display()
-            );
-            return None;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let (address, peers) = (free(), free());
-        let (clients, peers) = (format!("http://{address}"), format!("http://{peers}"));
-        let child = Command::new(program)
-            .arg("--data-dir")
-            .arg(directory.path())
-            .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
-            .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
-            .args(["--initial-cluster", &format!("default={peers}"), "--log-level", "error"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        until("etcd listens", || std::net::TcpStream::connect(&address).is_ok());
-        Some(Self { child, address, _directory: directory })
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// An etcd that answers; `None`: there is none here.
+fn etcd() -> Option<Server> {
+    let etcd = Server::start(&[])?;
+    until("etcd listens", || std::net::TcpStream::connect(etcd.address).is_ok());
+    Some(etcd)
 }
 
 #[test]
 fn a_pool_over_etcd_comes_up_once_for_each_name() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = etcd() else { return };
     let place = tempfile::tempdir().unwrap();
     let store = |name: &str| format!("etcd://{}/{name}", etcd.address);
     let (one, other) = (store("one"), store("other"));
@@ -84,7 +45,7 @@ fn managers_in_processes_of_their_own_share_an_etcd_and_any_may_end() {
     if !can_mount() {
         return;
     }
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = etcd() else { return };
     let place = Place::new();
     let (directory, key, store) = (place.text("pool"), place.text("pool/key"), format!("etcd://{}", etcd.address));
     let manager = || {

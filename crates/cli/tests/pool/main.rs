@@ -4,6 +4,9 @@
 
 mod access;
 mod etcd;
+#[allow(dead_code, reason = "a part is used here")]
+#[path = "../../../pool/tests/support/etcd_server.rs"]
+mod etcd_server;
 mod place;
 mod ssd;
 

@@ -4,6 +4,7 @@
 
 pub mod disk;
 pub mod etcd;
+pub mod etcd_server;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -26,6 +27,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use self::disk::CutDisk;
+use self::etcd_server::Server;
 
 pub const MIB: usize = 1 << 20;
 /// What a test waits for at most, so that a failure ends.
@@ -112,7 +114,7 @@ pub struct Pool {
     pub directory: TempDir,
     store: Option<(Runtime, Arc<dyn MetaStore>)>,
     /// The store is this, and each manager has connections of its own to it.
-    pub etcd: Option<etcd::Server>,
+    pub etcd: Option<Server>,
     pub managers: Vec<Process>,
     pub benefactors: Vec<Process>,
     memory: u64,
@@ -141,7 +143,7 @@ impl Pool {
 
     /// The same with an etcd as the store. `None`: there is none here.
     pub fn over_etcd(managers: usize, benefactors: usize, memory_mib: usize) -> Option<Self> {
-        let etcd = etcd::Server::start(&[])?;
+        let etcd = Server::start(&[])?;
         let disks = (0..benefactors).map(|_| None).collect();
         Some(Self::begin(managers, memory_mib, disks, Duration::from_millis(100), Some(etcd)))
     }
@@ -156,7 +158,7 @@ impl Pool {
         memory_mib: usize,
         disks: Vec<Option<Disk>>,
         sweep: Duration,
-        etcd: Option<etcd::Server>,
+        etcd: Option<Server>,
     ) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(directory.path().join("target")).expect("a directory");
