@@ -1,10 +1,10 @@
 //! The pool's managers, as clients and benefactors ask them: whichever answers.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::manager::{Manager, Reply, Request};
 use crate::rpc::{BadAddress, Peer};
@@ -21,7 +21,7 @@ pub enum Lost {
     /// None answers, or one refused the request as such.
     #[error("{0}")]
     Unanswered(String),
-    /// The token does not allow it.
+    /// The token does not allow it, or is not of this pool.
     #[error("{0}")]
     NotAllowed(String),
 }
@@ -32,6 +32,8 @@ pub struct Managers {
     peers: Vec<Peer>,
     /// The one that is asked first.
     current: AtomicUsize,
+    /// One of them has taken the token for its pool's.
+    is_known: AtomicBool,
 }
 
 impl Managers {
@@ -44,7 +46,7 @@ impl Managers {
             return Err(BadAddress::Unreadable(String::new()));
         }
         let peers = addresses.iter().map(|address| Peer::new(address, access)).collect::<Result<_, _>>()?;
-        Ok(Self { peers, current: AtomicUsize::new(0) })
+        Ok(Self { peers, current: AtomicUsize::new(0), is_known: AtomicBool::new(false) })
     }
 
     /// Asks each manager once, until one answers.
@@ -63,27 +65,38 @@ impl Managers {
     pub async fn ask_until(&self, until: Instant, request: impl Fn(bool) -> Request) -> Result<Reply, Lost> {
         let mut again = false;
         loop {
-            let mut last = None;
+            let (mut last, mut foreign, mut refusal) = (None, 0, None);
             for _ in 0..self.peers.len() {
                 let at = self.current.load(Ordering::Relaxed);
-                match self.peers[at].ask::<Manager>(request(again), ANSWER).await {
-                    Ok(reply) => return Ok(reply),
-                    Err(status) if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) => {
-                        return Err(Lost::NotAllowed(status.message().to_owned()));
+                let status = match self.peers[at].ask::<Manager>(request(again), ANSWER).await {
+                    Ok(reply) => {
+                        self.is_known.store(true, Ordering::Relaxed);
+                        return Ok(reply);
                     }
-                    Err(status) if is_final(&status) => return Err(Lost::Unanswered(status.message().to_owned())),
-                    Err(status) => {
-                        again = true;
-                        last = Some(status);
-                        // Whoever else has moved on meanwhile has done so for all.
-                        let _ = self.current.compare_exchange(
-                            at,
-                            (at + 1) % self.peers.len(),
-                            Ordering::Relaxed,
-                            Ordering::Relaxed,
-                        );
+                    Err(status) => status,
+                };
+                match status.code() {
+                    Code::PermissionDenied => return Err(Lost::NotAllowed(status.message().to_owned())),
+                    // Another manager would say the same.
+                    Code::InvalidArgument | Code::FailedPrecondition => {
+                        return Err(Lost::Unanswered(status.message().to_owned()));
                     }
+                    // Not this pool's: the place of a manager that has ended may be somebody else's by now.
+                    Code::Unauthenticated | Code::Unimplemented => {
+                        foreign += 1;
+                        refusal = Some(status.message().to_owned());
+                    }
+                    _ => again = true,
                 }
+                last = Some(status);
+                // Whoever else has moved on meanwhile has done so for all.
+                let next = (at + 1) % self.peers.len();
+                let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            if let Some(why) = refusal
+                && (foreign == self.peers.len() || !self.is_known.load(Ordering::Relaxed))
+            {
+                return Err(Lost::NotAllowed(why));
             }
             if Instant::now() >= until {
                 let why = last.map(|status| status.message().to_owned()).unwrap_or_default();
@@ -92,9 +105,4 @@ impl Managers {
             tokio::time::sleep(PAUSE).await;
         }
     }
-}
-
-/// Whether another manager would say the same.
-fn is_final(status: &Status) -> bool {
-    matches!(status.code(), Code::InvalidArgument | Code::FailedPrecondition | Code::Unimplemented)
 }

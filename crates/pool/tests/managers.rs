@@ -52,6 +52,32 @@ fn clients_and_roles_go_over_to_the_managers_that_are_left() {
 }
 
 #[test]
+fn another_pool_in_the_place_of_a_manager_keeps_nobody_from_those_that_are_left() {
+    let (mut pool, mut other) = (Pool::new(2, 2, 96), Pool::new(0, 0, 96));
+    run(async {
+        let client = pool.client(2).await;
+        let content = bytes(1, 5 * MIB);
+        write(&client, "file", &content).await.unwrap();
+        pool.managers[0].kill();
+        other.start_manager(&pool.managers[0].address);
+        // Benefactors stay, and so does the session: for longer than any lease lasts.
+        tokio::time::sleep(2 * pool.session).await;
+        client.wait_drained("file", LONG).await.unwrap();
+        write(&client, "another", &content).await.unwrap();
+        client.wait_drained("another", LONG).await.unwrap();
+        same("at the target", &std::fs::read(pool.target().join("another")).unwrap(), &content);
+        // Where nobody is left who knows the token, nobody waits.
+        pool.managers[1].kill();
+        other.start_manager(&pool.managers[1].address);
+        let refused = client.stat("file").await.unwrap_err();
+        assert!(
+            matches!(&refused, client::Error::NotAllowed(why) if why.contains("not one of this pool")),
+            "{refused}"
+        );
+    });
+}
+
+#[test]
 fn without_managers_or_without_etcd_groups_fill_on_and_a_sync_waits() {
     let Some(mut pool) = Pool::over_etcd(2, 3, 96) else { return };
     run(async {

@@ -152,7 +152,7 @@ fn no_service_reads_a_request_without_a_token_of_the_pool() {
                 assert!(refused.message().contains("is not one of this pool"), "{refused}");
             }
             let refused = raw(address, method, Some(&expired)).await;
-            assert_eq!(refused.code(), Code::Unauthenticated, "{method}");
+            assert_eq!(refused.code(), Code::PermissionDenied, "{method}");
             assert!(refused.message().contains("has expired") && refused.message().contains("pool token"), "{refused}");
             // With a token of the pool the request is read, and found to be none.
             let admitted = raw(address, method, Some(&of(ours, &Claims::Member))).await;

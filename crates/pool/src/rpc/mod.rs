@@ -149,7 +149,7 @@ impl<S: Service> Tower<http::Request<tonic::body::Body>> for Served<S> {
                 Err(rejected) => {
                     let from = request.extensions().get::<connection::From>().copied();
                     refusals.tell(from, &rejected);
-                    return Ok(Status::unauthenticated(rejected.to_string()).into_http());
+                    return Ok(Status::new(rejected.code(), rejected.to_string()).into_http());
                 }
             };
             let codec = WireCodec::<S::Reply, S::Request>::default();

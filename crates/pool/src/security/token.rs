@@ -15,6 +15,7 @@ use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use surgetank_pool_core::id::{Inode, MountId, SessionId};
 use surgetank_pool_core::meta::store::Lease;
+use tonic::Code;
 
 use crate::wire::{Wire, wire_enum, wire_struct};
 
@@ -105,6 +106,16 @@ pub enum Rejected {
         "the token has expired {0:?} ago, by the clock of who checked it: ask for another (`surgetank pool token`)"
     )]
     Expired(Duration),
+}
+
+impl Rejected {
+    /// Of one that this pool made, all of its managers and benefactors say the same.
+    pub(crate) const fn code(self) -> Code {
+        match self {
+            Self::Missing | Self::Foreign => Code::Unauthenticated,
+            Self::Expired(_) => Code::PermissionDenied,
+        }
+    }
 }
 
 /// A pool's key. Whoever has it is trusted with everything. It is not shown.
