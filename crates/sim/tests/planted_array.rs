@@ -1,4 +1,4 @@
-//! The crash tests of arrays are tested: every planted bug is found by the campaigns of `tests/arrays.rs`, within their seeds.
+//! The crash tests of arrays are tested: every planted bug is found by the campaigns of `tests/array_crashes.rs`, within their seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,7 +12,7 @@ mod hunt;
 
 use hunt::Found;
 
-/// How many seeds of each family the search for a bug takes; at most what `tests/arrays.rs` runs of it.
+/// How many seeds of each family the search for a bug takes; at most what `tests/array_crashes.rs` runs of it.
 const SEARCH: [(Family, u64); 5] = [
     (Family::Rotations, 4000),
     (Family::Withheld, 3000),

@@ -24,7 +24,7 @@ fn check(scenario: &Scenario, again: &str) -> Report {
 fn campaign(test: &str, family: Family, first: u64, count: u64) -> Report {
     let seeds = seeds(first, count);
     let total = over_all_cores(seeds.clone(), |seed| {
-        let again = format!("SURGETANK_SEED={seed} cargo test -p surgetank-sim --test arrays -- --exact {test}");
+        let again = format!("SURGETANK_SEED={seed} cargo test -p surgetank-sim --test array_crashes -- --exact {test}");
         check(&family.scenario(seed), &again)
     });
     let (name, runs, crashes) = (family.name(), seeds.end - seeds.start, total.crashes());
@@ -47,7 +47,7 @@ fn a_crash_at_every_event_of_a_replacement() {
     const RUNS: u64 = 10;
     for run in 0..RUNS {
         let scenario = Scenario { crashes: Vec::new(), ..Family::EveryEvent.scenario(run * 2 * EVENTS) };
-        let report = check(&scenario, "cargo test -p surgetank-sim --test arrays");
+        let report = check(&scenario, "cargo test -p surgetank-sim --test array_crashes");
         assert!(report.events <= EVENTS, "run {run} has {} events: crash at all of them", report.events);
         assert_eq!((report.replaced, report.dropped), (1, 0));
     }
