@@ -13,6 +13,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::NotAllowed(_) => Errno::EACCES,
         Error::Address(_)
         | Error::Managers(_)
+        | Error::Declined(_)
         | Error::SessionEnded(_)
         | Error::Unreadable { .. }
         | Error::WrittenElsewhere(_)

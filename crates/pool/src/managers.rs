@@ -18,9 +18,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// No manager has answered a request.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Lost {
-    /// None answers, or one refused the request as such.
+    /// None answers.
     #[error("{0}")]
     Unanswered(String),
+    /// One refused the request as such.
+    #[error("{0}")]
+    Declined(String),
     /// The token does not allow it, or is not of this pool.
     #[error("{0}")]
     NotAllowed(String),
@@ -79,7 +82,7 @@ impl Managers {
                     Code::PermissionDenied => return Err(Lost::NotAllowed(status.message().to_owned())),
                     // Another manager would say the same.
                     Code::InvalidArgument | Code::FailedPrecondition => {
-                        return Err(Lost::Unanswered(status.message().to_owned()));
+                        return Err(Lost::Declined(status.message().to_owned()));
                     }
                     // Not this pool's: the place of a manager that has ended may be somebody else's by now.
                     Code::Unauthenticated | Code::Unimplemented => {

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use surgetank_model::Bytes;
 use surgetank_pool_core::id::{BenefactorId, Domain};
+use surgetank_pool_core::meta::value::Lends;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
 use crate::benefactor;
+use crate::benefactor::ssd::{Directory, Ssd};
 use crate::client::{self, PoolClient};
 use crate::local::{Error, Undrained, undrained};
 use crate::manager;
@@ -141,8 +143,14 @@ pub struct BenefactorConfig {
     pub id: Option<u32>,
     /// What it fails with: benefactors of one name fail together.
     pub domain: String,
-    /// Memory that it lends.
+    /// Memory that it lends; zero: it lends SSD alone.
     pub memory: Bytes,
+    /// The directory of its SSD, and what it lends of it. `None` there: what former lives have left in it is served.
+    pub ssd: Option<(PathBuf, Option<Bytes>)>,
+    /// It takes nothing new, and lends what it has until that is drained.
+    pub leaving: bool,
+    /// An SSD that it lent before and has no more is expected no longer: what that alone had is lost.
+    pub forget_ssd: bool,
 }
 
 /// A benefactor that runs. Dropping it ends it: what it has in memory is lost.
@@ -159,7 +167,13 @@ impl BenefactorProcess {
     /// # Errors
     /// [`Error`].
     pub fn start(config: &BenefactorConfig) -> Result<Self, Error> {
-        setup::is_enough(config.memory)?;
+        match &config.ssd {
+            Some(_) if config.memory == Bytes::ZERO => {}
+            _ => setup::is_enough(config.memory)?,
+        }
+        if let Some((_, Some(size))) = &config.ssd {
+            Directory::is_enough(size.get()).map_err(|error| Error::LittleSsd(error.to_string()))?;
+        }
         rpc::check(&config.listen, config.certificates.is_some())?;
         let credentials = Credentials::read(&config.key, tls(config.certificates.as_deref())?)?;
         let runtime = Builder::new_multi_thread().thread_name("benefactor").enable_all().build()?;
@@ -169,13 +183,14 @@ impl BenefactorProcess {
         drop(entered);
         let id = BenefactorId(config.id.unwrap_or_else(|| number(&address)));
         let of_pool = of_pool(&config.managers, credentials.access());
-        runtime.block_on(is_free(&of_pool, id, &address))?;
+        let former = runtime.block_on(former(&of_pool, id, &address))?;
+        let ssd = ssd(config, former.as_ref())?;
         let of_benefactor = benefactor::Config {
             id,
             domain: Domain(number(&config.domain)),
             memory: config.memory.get(),
-            ssd: None,
-            leaving: false,
+            ssd,
+            leaving: config.leaving,
             managers: config.managers.clone(),
             advertise: Some(address.clone()),
         };
@@ -222,18 +237,52 @@ fn number(name: &str) -> u32 {
     crc32c::crc32c(name.as_bytes())
 }
 
-/// Whether nobody lends under this number elsewhere.
-async fn is_free(of_pool: &client::Config, id: BenefactorId, address: &str) -> Result<(), Error> {
+/// What the benefactor of this number lends or lent last, if any did; nobody may do so elsewhere.
+async fn former(of_pool: &client::Config, id: BenefactorId, address: &str) -> Result<Option<Lends>, Error> {
     let mut config = of_pool.clone();
     config.timeout = ANSWER;
     let status = PoolClient::ask_status(&config).await.map_err(|error| Error::Ended(error.to_string()))?;
-    match status.benefactors.iter().find(|(lends, _)| lends.place.id == id && lends.address != address) {
-        Some((lends, _)) => Err(Error::Ended(format!(
+    let elsewhere = status.benefactors.iter().find(|(lends, _)| lends.place.id == id && lends.address != address);
+    if let Some((lends, _)) = elsewhere {
+        return Err(Error::Ended(format!(
             "{} lends as benefactor {id} already: choose another number with --id, or end that one first",
             lends.address
-        ))),
-        None => Ok(()),
+        )));
     }
+    Ok(status.states.into_iter().map(|(lends, ..)| lends).find(|lends| lends.place.id == id))
+}
+
+/// Takes the directory of its SSD. One that it lent before may not be mounted yet: in its place none is made.
+fn ssd(config: &BenefactorConfig, former: Option<&Lends>) -> Result<Option<Ssd>, Error> {
+    let is_there = config.ssd.as_ref().is_some_and(|(path, _)| Directory::is_there(path));
+    if let Some(former) = former.filter(|former| former.ssd > Bytes::ZERO && !is_there && !config.forget_ssd) {
+        return Err(Error::Ssd(match &config.ssd {
+            Some((path, _)) => format!(
+                "SSD directory {}: benefactor {} lent {} of SSD when it ran last, and nothing of it is there: mount it there, or accept the \
+                 loss of what it alone had with --forget-ssd",
+                path.display(),
+                former.place.id,
+                former.ssd
+            ),
+            None => format!(
+                "benefactor {} lent {} of SSD when it ran last: name its directory with --ssd-directory, or accept the loss of what it alone \
+                 had with --forget-ssd",
+                former.place.id, former.ssd
+            ),
+        }));
+    }
+    let Some((path, size)) = &config.ssd else { return Ok(None) };
+    let taken = match size {
+        Some(size) => Directory::open(path, size.get()),
+        None if is_there => Directory::as_it_is(path),
+        None => {
+            return Err(Error::Ssd(format!(
+                "SSD directory {}: nothing of a benefactor is there: say with --ssd what it lends",
+                path.display()
+            )));
+        }
+    };
+    Ok(Some(Ssd(Arc::new(taken.map_err(|error| Error::Ssd(error.to_string()))?))))
 }
 
 impl From<BadCertificates> for Error {

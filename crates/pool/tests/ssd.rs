@@ -370,7 +370,8 @@ fn a_dead_benefactor_with_an_ssd_is_awaited_and_one_without_is_not() {
             held.push(writer);
         }
         all_moved_but(&pool, 2).await;
-        let alive = client.leave(BenefactorId(0)).await.unwrap_err().to_string();
+        let config = pool.config(2);
+        let alive = PoolClient::leave(&config, BenefactorId(0)).await.unwrap_err().to_string();
         assert_eq!(alive, "benefactor 0 is alive: end its process first, once nothing is left to drain");
         (0..3).for_each(|id| pool.benefactors[id].kill());
         for writer in held {
@@ -383,10 +384,9 @@ fn a_dead_benefactor_with_an_ssd_is_awaited_and_one_without_is_not() {
             waiting += u32::from(matches!(waited, Err(Error::Timeout(..))));
         }
         assert!(waiting > 0, "those with an SSD are awaited");
-        until("they have left", async || {
-            client.leave(BenefactorId(0)).await.is_ok() && client.leave(BenefactorId(1)).await.is_ok()
-        })
-        .await;
+        for id in [BenefactorId(0), BenefactorId(1)] {
+            until("it has left", async || PoolClient::leave(&config, id).await.is_ok()).await;
+        }
         for number in 12..18 {
             let waited = client.wait_drained(&format!("file{number}"), LONG).await;
             assert!(matches!(waited, Err(Error::NotDrained(..))), "{waited:?}");

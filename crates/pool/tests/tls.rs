@@ -241,6 +241,9 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
         id: None,
         domain: domain.to_owned(),
         memory: Bytes::from_mib(64),
+        ssd: None,
+        leaving: false,
+        forget_ssd: false,
     };
     let start = |machine, config| network.inside(machine, move || BenefactorProcess::start(&config));
     let mut benefactors =

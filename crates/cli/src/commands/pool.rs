@@ -16,7 +16,7 @@ use surgetank_model::text::line;
 use surgetank_model::units::Span;
 use surgetank_mount::{STATE, point};
 use surgetank_pool::chunks::CHUNK;
-use surgetank_pool::client::{Config, PoolClient};
+use surgetank_pool::client::{self, Config, PoolClient};
 use surgetank_pool::local::{self, Local, Undrained};
 use surgetank_pool::manager::{self, State};
 use surgetank_pool_core::meta::value::Lends;
@@ -60,6 +60,8 @@ enum Command {
     Manager(members::Manager),
     /// Run a benefactor of a pool of several machines, in the foreground
     Benefactor(members::Benefactor),
+    /// Expect no longer a benefactor that has ended and lent SSD
+    Leave(members::Leave),
     /// Make a token, which lets others mount the pool
     Token(token::Make),
     /// Make the certificates of a pool of several machines
@@ -158,6 +160,7 @@ impl Arguments {
             Command::Up(up) => up.run(),
             Command::Manager(manager) => manager.run(),
             Command::Benefactor(benefactor) => benefactor.run(),
+            Command::Leave(leave) => leave.run(),
             Command::Token(token) => token.run(),
             Command::Certificates(certificates) => certificates.run(),
             Command::Status(status) => status.run(),
@@ -371,19 +374,28 @@ impl PoolStatus {
     }
 }
 
+/// Asks a pool something without a session.
+fn ask<T>(
+    pool: &str,
+    shown: &Shown,
+    what: impl AsyncFnOnce(&Config) -> Result<T, client::Error>,
+) -> Result<T, Failure> {
+    let mut config = Config::new(managers(pool), shown.access()?, "");
+    config.timeout = ANSWER;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    runtime.block_on(what(&config)).map_err(|error| match error {
+        client::Error::Address(why) => Failure::Invalid(why),
+        client::Error::NotAllowed(why) | client::Error::Declined(why) => Failure::Failed(why),
+        error => Failure::Failed(format!(
+            "no pool answers at {}: start one with `surgetank pool up`, or name its address ({error})",
+            config.managers.join(", ")
+        )),
+    })
+}
+
 impl Status {
     fn run(&self) -> Result<(), Failure> {
-        let mut config = Config::new(managers(&self.pool), self.shown.access()?, "");
-        config.timeout = ANSWER;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-        let status = runtime.block_on(PoolClient::ask_status(&config)).map_err(|error| match error {
-            surgetank_pool::client::Error::Address(why) => Failure::Invalid(why),
-            surgetank_pool::client::Error::NotAllowed(why) => Failure::Failed(why),
-            error => Failure::Failed(format!(
-                "no pool answers at {}: start one with `surgetank pool up`, or name its address ({error})",
-                config.managers.join(", ")
-            )),
-        })?;
+        let status = ask(&self.pool, &self.shown, async |config| PoolClient::ask_status(config).await)?;
         let status = PoolStatus::of(&status);
         if self.json { output::print_json(&status) } else { output::print(&status.people()) }
     }

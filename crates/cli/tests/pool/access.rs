@@ -100,3 +100,79 @@ fn a_manager_and_benefactors_in_processes_of_their_own_are_a_pool() {
         assert_eq!(process.0.wait().unwrap().code(), Some(0));
     }
 }
+
+/// What starts a benefactor with a directory for its SSD.
+fn with_ssd(place: &Place, managers: &str, listen: &str, number: &str, more: &[&str]) -> Vec<String> {
+    let (key, directory) = (place.text("pool/key"), place.text(&format!("ssd{number}")));
+    let arguments =
+        ["pool", "benefactor", "--managers", managers, "--listen", listen, "--domain", number, "--id", number];
+    let of_ssd = ["--key", &key, "--ssd-directory", &directory];
+    [&arguments[..], &of_ssd[..], more].concat().into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn what_benefactors_in_processes_of_their_own_have_on_ssd_outlives_them_all() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (directory, key, point) = (place.text("pool"), place.text("pool/key"), place.text("mnt"));
+    let (_manager, line) = Started::new(&["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0"]);
+    let address = line.split_once(": ").unwrap().0.to_owned();
+    let at = address.strip_prefix("pool://").unwrap();
+    let start = |listen: &str, number: &str, more: &[&str]| {
+        let arguments = with_ssd(&place, at, listen, number, more);
+        let (process, line) = Started::new(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (process, words[3].to_owned(), words[4..].join(" "))
+    };
+    let refuse = |listen: &str, number: &str, more: &[&str]| {
+        let arguments = with_ssd(&place, at, listen, number, more);
+        refused(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let classes = || {
+        let told = done(&["pool", "status", &address, "--token", &key, "--json"]);
+        let status: Value = serde_json::from_str(&told).unwrap();
+        let classes = status["benefactors"].as_array().unwrap().iter();
+        classes.map(|of| of["class"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (code, told) = refuse("127.0.0.1:0", "1", &["--ssd", "1 MiB"]);
+    assert!(code == 2 && told.contains("--ssd: ") && told.contains("lend at least"), "{told}");
+    let (code, told) = refuse("127.0.0.1:0", "1", &["--leaving"]);
+    assert!(code == 1 && told.contains("nothing of a benefactor is there"), "{told}");
+    let lends = ["--memory", "64 MiB", "--ssd", "256 MiB"];
+    let (one, here, line) = start("127.0.0.1:0", "1", &lends);
+    assert_eq!(line, "lends 64 MiB and 256 MiB of SSD");
+    let (other, _, line) = start("127.0.0.1:0", "2", &["--ssd", "256 MiB"]);
+    assert_eq!(line, "lends 256 MiB of SSD");
+    until("both lend", || classes() == ["ms", "s"]);
+    let target = place.text("target");
+    done(&["mount", &address, &point, "--target", &target, "--token", &key, "--durable", "copies=2,media=ssd"]);
+    // A target that is gone keeps everything in the pool.
+    fs::rename(place.at("target"), place.at("aside")).unwrap();
+    fs::write(place.at("mnt/file"), bytes(1, 20 * MIB)).unwrap();
+    // Dropping them is SIGKILL.
+    drop((one, other));
+    fs::rename(place.at("ssd1"), place.at("unmounted")).unwrap();
+    let (code, told) = refuse(&here, "1", &lends);
+    assert!(code == 1 && told.contains("benefactor 1 lent 256 MiB of SSD when it ran last"), "{told}");
+    assert!(told.contains("mount it there, or accept the loss") && told.contains("--forget-ssd"), "{told}");
+    assert!(!place.at("ssd1").exists(), "nothing is made where an SSD is to be mounted");
+    fs::rename(place.at("unmounted"), place.at("ssd1")).unwrap();
+    fs::rename(place.at("aside"), place.at("target")).unwrap();
+    // One of them returns only to be drained.
+    let (leaving, _, line) = start(&here, "1", &["--leaving"]);
+    assert_eq!(line, "is leaving: it takes nothing new");
+    done(&["pool", "wait", &place.text("mnt/file"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/file")).unwrap() == bytes(1, 20 * MIB));
+    let leave = |number: &str| run(&["pool", "leave", number, &address, "--token", &key]);
+    let told = String::from_utf8(leave("1").stderr).unwrap();
+    assert!(told.contains("benefactor 1 is alive: end its process first") && told.lines().count() == 1, "{told}");
+    drop(leaving);
+    for number in ["1", "2"] {
+        until("its lease has ended, and it leaves", || leave(number).status.success());
+    }
+    let told = String::from_utf8(leave("1").stderr).unwrap();
+    assert!(told.contains("no benefactor 1 is expected") && told.lines().count() == 1, "{told}");
+    until("it is unmounted", || run(&["umount", &point]).status.success());
+}

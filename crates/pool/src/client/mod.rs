@@ -89,9 +89,12 @@ pub enum Error {
     /// The token does not allow it.
     #[error("{0}")]
     NotAllowed(String),
-    /// Managers did not answer, or refused the request.
+    /// Managers did not answer.
     #[error("{0}")]
     Managers(String),
+    /// A manager refused the request as such.
+    #[error("{0}")]
+    Declined(String),
     /// The session has ended in the store: what it had not committed is lost, and its files stay failed.
     #[error("the session of mount `{0}` has ended: begin another")]
     SessionEnded(String),
@@ -136,6 +139,7 @@ impl From<Lost> for Error {
     fn from(error: Lost) -> Self {
         match error {
             Lost::Unanswered(why) => Self::Managers(why),
+            Lost::Declined(why) => Self::Declined(why),
             Lost::NotAllowed(why) => Self::NotAllowed(why),
         }
     }
@@ -351,15 +355,13 @@ impl PoolClient {
         }
     }
 
-    /// A dead benefactor is expected no longer: files of which its SSD had the only copy count as lost.
+    /// A dead benefactor is expected no longer, without a session: files of which its SSD had the only copy count as lost.
     ///
     /// # Errors
-    /// [`Error`]: it is alive.
-    pub async fn leave(&self, benefactor: BenefactorId) -> Result<(), Error> {
-        // That is an administrator's affair, and not the session's.
-        let Config { managers, access, timeout, .. } = &self.inner.config;
-        let managers = Managers::new(managers, access)?;
-        let left = managers.ask_until(Instant::now() + *timeout, |_| Request::Leave(benefactor)).await;
+    /// [`Error`]: it is alive, or the pool has none of the number.
+    pub async fn leave(config: &Config, benefactor: BenefactorId) -> Result<(), Error> {
+        let managers = Managers::new(&config.managers, &config.access)?;
+        let left = managers.ask_until(Instant::now() + config.timeout, |_| Request::Leave(benefactor)).await;
         Ok(left.map(|_| ())?)
     }
 

@@ -58,12 +58,22 @@ impl Manager {
 
     /// A dead benefactor is expected no longer.
     pub(super) async fn leave(&self, id: BenefactorId) -> Result<Reply, Refused> {
-        let compares = vec![Compare::Absent(Key::Lends(id))];
-        let left = self.commit(compares, vec![Write::Delete(Key::Record(id))]).await;
-        match left.map_err(|error| Refused::unavailable(error.to_string()))? {
-            true => Ok(Reply::Done),
-            false => Err(Refused::failed_precondition(format!(
+        let unavailable = |error: Unavailable| Refused::unavailable(error.to_string());
+        let (lends, record) = (Key::Lends(id), Key::Record(id));
+        let read = self.store.read(&[lends.clone(), record.clone()], &[]).await.map_err(unavailable)?;
+        match &read.keys[..] {
+            [Some(_), _] => Err(Refused::failed_precondition(format!(
                 "benefactor {id} is alive: end its process first, once nothing is left to drain"
+            ))),
+            [None, Some(_)] => {
+                let left = self.commit(vec![Compare::Absent(lends)], vec![Write::Delete(record)]).await;
+                match left.map_err(unavailable)? {
+                    true => Ok(Reply::Done),
+                    false => Err(Refused::failed_precondition(format!("benefactor {id} has just joined again"))),
+                }
+            }
+            _ => Err(Refused::failed_precondition(format!(
+                "no benefactor {id} is expected: `surgetank pool status` shows those that are"
             ))),
         }
     }

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use clap::Args;
 use surgetank_model::Bytes;
+use surgetank_pool::client::PoolClient;
 use surgetank_pool::processes::{BenefactorConfig, BenefactorProcess, ManagerConfig, ManagerProcess};
+use surgetank_pool_core::id::BenefactorId;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, output};
 
 use super::super::foreground::Running;
-use super::shown::DIRECTORY;
+use super::shown::{DIRECTORY, Shown};
 use super::store::Store;
-use super::{LISTEN, managers, not_started, run_until_told};
+use super::{LISTEN, ask, managers, not_started, run_until_told};
 
 /// Between two looks whether everything is drained.
 const DRAINED: Duration = Duration::from_secs(1);
@@ -47,16 +49,31 @@ pub struct Manager {
 #[command(after_help = "Examples:
   surgetank pool benefactor --managers node1:7440 --memory '16 GiB' \\
       --listen node2:7441 --domain rack1 --key key --certificates pki/node2
+  surgetank pool benefactor --managers node1:7440 --memory '16 GiB' \
+      --ssd '200 GiB' --ssd-directory /nvme/pool \
+      --listen node3:7441 --domain rack2 --key key --certificates pki/node3
 
-SIGTERM and SIGINT end it once the pool has nothing to drain; a second one ends it at once: what it has in memory is lost then, \
+What is on its SSD is served and drained by its next start with the same directory. SIGTERM and SIGINT end it once the pool has nothing to drain; a second one ends it at once: what it has in memory is lost then, \
 and made again from copies on other benefactors.")]
 pub struct Benefactor {
     /// The managers' addresses: HOST:PORT,HOST:PORT…
     #[arg(long, value_name = "ADDRESSES")]
     managers: String,
-    /// Memory that it lends
-    #[arg(long, value_name = "SIZE")]
-    memory: Bytes,
+    /// Memory that it lends; without it, it lends SSD alone
+    #[arg(long, value_name = "SIZE", required_unless_present_any = ["ssd", "leaving"])]
+    memory: Option<Bytes>,
+    /// SSD that it lends; what former runs have left in its directory is served without this flag, too
+    #[arg(long, value_name = "SIZE", requires = "ssd_directory")]
+    ssd: Option<Bytes>,
+    /// Where: the directory of this benefactor alone
+    #[arg(long, value_name = "DIR")]
+    ssd_directory: Option<PathBuf>,
+    /// Take nothing new, and serve what its SSD has until that is drained
+    #[arg(long, requires = "ssd_directory", conflicts_with_all = ["memory", "ssd"])]
+    leaving: bool,
+    /// Go on without the SSD that it lent before: files that this alone had are lost
+    #[arg(long)]
+    forget_ssd: bool,
     /// Where it is reached; beyond loopback it needs certificates
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
@@ -77,6 +94,32 @@ pub struct Benefactor {
     certificates: Option<PathBuf>,
     #[command(flatten)]
     running: Running,
+}
+
+/// Flags of `pool leave`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank pool leave 3
+  surgetank pool leave 3 pool://node1 --token key --certificates pki/login1
+
+The pool expects a benefactor that had an SSD to return with what is on it, until this is said. Files that nobody else has count as \
+lost then. To lose nothing, start it with --leaving first, and end it once everything is drained.")]
+pub struct Leave {
+    /// The benefactor's number, as `surgetank pool status` shows it
+    #[arg(value_name = "N")]
+    number: u32,
+    /// The pool's address
+    #[arg(value_name = "POOL", default_value = LISTEN)]
+    pool: String,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+impl Leave {
+    pub fn run(&self) -> Result<(), Failure> {
+        ask(&self.pool, &self.shown, async |config| PoolClient::leave(config, BenefactorId(self.number)).await)?;
+        output::print(&format!("benefactor {} has left", self.number))
+    }
 }
 
 impl Manager {
@@ -112,11 +155,19 @@ impl Benefactor {
             certificates: self.certificates.clone(),
             id: self.id,
             domain: self.domain.clone(),
-            memory: self.memory,
+            memory: self.memory.unwrap_or(Bytes::ZERO),
+            ssd: self.ssd_directory.clone().map(|directory| (directory, self.ssd)),
+            leaving: self.leaving,
+            forget_ssd: self.forget_ssd,
         };
         let mut benefactor = BenefactorProcess::start(&config).map_err(not_started)?;
         let (id, address) = (benefactor.id(), benefactor.address());
-        output::print(&format!("benefactor {id} at {address} lends {}", self.memory))?;
+        let memory = self.memory.map(|memory| memory.to_string());
+        let lends = [memory, self.ssd.map(|ssd| format!("{ssd} of SSD"))].into_iter().flatten().collect::<Vec<_>>();
+        output::print(&match self.leaving {
+            true => format!("benefactor {id} at {address} is leaving: it takes nothing new"),
+            false => format!("benefactor {id} at {address} lends {}", lends.join(" and ")),
+        })?;
         run_until_told(&interrupt, || Some(format!("the benefactor has ended: {}", benefactor.has_ended()?)))?;
         let heard = interrupt.count();
         let mut told = false;

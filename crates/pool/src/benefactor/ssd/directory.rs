@@ -44,6 +44,11 @@ pub enum BadDirectory {
     Full(PathBuf, u64),
 }
 
+/// The file of a segment.
+fn name(number: u64) -> String {
+    format!("{number:08}.chunks")
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Directory {
@@ -86,6 +91,12 @@ impl Directory {
         Self::take(path, (0, 0), SEGMENT, &mut Vec::new())
     }
 
+    /// Whether a former life has left anything in a directory.
+    #[must_use]
+    pub fn is_there(path: &Path) -> bool {
+        path.join(name(0)).exists()
+    }
+
     /// Whether so many bytes make an SSD tier.
     ///
     /// # Errors
@@ -113,7 +124,6 @@ impl Directory {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         // Nothing of others is filled up for a log that does not fit.
-        let name = |number: u64| format!("{number:08}.chunks");
         let new = count - (0..count).take_while(|number| path.join(name(*number)).exists()).count() as u64;
         let room = rustix::fs::statvfs(path).map_err(|error| failed(error.into()))?;
         if new.saturating_mul(segment) > room.f_bavail.saturating_mul(room.f_frsize) {
@@ -123,7 +133,8 @@ impl Directory {
         // Those that a former life had beyond what is lent now may have chunks.
         for number in 0.. {
             let name = name(number);
-            let (file, is_there) = (path.join(&name), path.join(&name).exists());
+            let file = path.join(&name);
+            let is_there = file.exists();
             if number >= count && !is_there {
                 break;
             }
