@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +15,7 @@ use surgetank_pool_core::meta::operation::Refusal;
 use tokio::time::Instant;
 
 use crate::attributes::since_1970;
-use crate::errno::{errno, stale};
+use crate::errno::{errno, sentence, stale};
 use crate::files::{self, AHEAD, Chunk, File, Gate, Handle};
 use crate::tree::{Tree, what};
 
@@ -95,6 +96,10 @@ impl Tree {
         if gate.writer.is_none() {
             // What others have committed is seen by whoever opens the file afterwards.
             let reader = client.read_node(file.inode, &file.what).await.map_err(|error| stale(&error))?;
+            if !reader.is_named() && self.files.is_only_use(file.inode) {
+                // The kernel has it from a name that another mount has taken away: it looks that up again.
+                return Err(Errno::ESTALE);
+            }
             let version = reader.version();
             keeps = self.cached().insert(file.inode, version) == Some(version);
             gate.reader = Some((reader, Instant::now()));
@@ -134,6 +139,7 @@ impl Tree {
 
     pub(crate) async fn read(&self, handle: u64, offset: u64, length: usize) -> Result<Bytes, Errno> {
         let handle = self.handle(handle)?;
+        self.has_its_locks(&handle)?;
         let file = &handle.file;
         let mut gate = file.gate.lock().await;
         if let Some(writer) = &mut gate.writer {
@@ -204,6 +210,7 @@ impl Tree {
         if !handle.writes {
             return Err(Errno::EBADF);
         }
+        self.has_its_locks(handle)?;
         if handle.generation != gate.generation {
             return Err(gate.why());
         }
@@ -287,6 +294,7 @@ impl Tree {
     /// `fsync`: as many benefactors have it as the mount's durability says, and every mount reads it.
     pub(crate) async fn sync(&self, handle: u64) -> Result<(), Errno> {
         let handle = self.handle(handle)?;
+        self.has_its_locks(&handle)?;
         let mut gate = handle.file.gate.lock().await;
         if handle.writes && handle.generation != gate.generation {
             return Err(gate.why());
@@ -300,6 +308,17 @@ impl Tree {
     /// target need not see the empty file: that waits until the kernel releases the handle, or until the target has to see something else.
     pub(crate) async fn flush(&self, handle: u64, owner: files::Owner) -> Result<(), Errno> {
         let handle = self.handle(handle)?;
+        let has_its_locks = self.has_its_locks(&handle);
+        handle.is_closing.store(true, Ordering::Release);
+        let committed = self.close_once(&handle, owner).await;
+        let unlocked = match owner {
+            Some(owner) => self.unlock_all(handle.file.inode, owner).await,
+            None => Ok(()),
+        };
+        has_its_locks.and(committed).and(unlocked)
+    }
+
+    async fn close_once(&self, handle: &Handle, owner: files::Owner) -> Result<(), Errno> {
         if !handle.writes {
             return Ok(());
         }
@@ -382,6 +401,9 @@ impl Tree {
     pub(crate) async fn release(&self, number: u64) {
         let Some(handle) = self.files.close(number) else { return };
         let file = &handle.file;
+        if let Err(errno) = self.unlock_handle(file.inode, number).await {
+            tracing::warn!("{}: its locks are not given back: {}", file.what, sentence(errno));
+        }
         let mut gate = file.gate.lock().await;
         if handle.generation == gate.generation && handle.is_over() {
             gate.active -= 1;

@@ -49,3 +49,8 @@ pub(crate) fn stale(error: &Error) -> Errno {
         error => errno(error),
     }
 }
+
+/// How the log says it.
+pub(crate) fn sentence(errno: Errno) -> std::io::Error {
+    std::io::Error::from_raw_os_error(errno.into())
+}

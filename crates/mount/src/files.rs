@@ -109,6 +109,10 @@ pub(crate) struct Handle {
     pub(crate) generation: u64,
     /// Which processes have written through it and not closed it since; only with the file's gate.
     owners: Mutex<BTreeSet<Owner>>,
+    /// The session in which something was locked through it, which is still locked; zero: none.
+    pub(crate) locked_in: AtomicU64,
+    /// A process has closed it since something was locked through it: the kernel may be about to say that it was the last.
+    pub(crate) is_closing: AtomicBool,
 }
 
 /// A process, as the kernel names its table of descriptors; `None`: it does not say.
@@ -209,7 +213,8 @@ impl Files {
         let mut table = self.table();
         table.next += 1;
         let number = table.next;
-        table.handles.insert(number, Arc::new(Handle { file, writes, generation, owners: Mutex::default() }));
+        let handle = Handle { file, writes, generation, owners: Mutex::default(), locked_in: AtomicU64::new(0), is_closing: AtomicBool::new(false) };
+        table.handles.insert(number, Arc::new(handle));
         number
     }
 

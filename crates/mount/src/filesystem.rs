@@ -12,16 +12,18 @@ use bytes::Bytes;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use surgetank_pool::client::Stat;
+use surgetank_pool_core::locks::{Lock, Range};
 use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::value::Attributes;
 use tokio::runtime::Handle as Runtime;
 
 use crate::attributes::{STATE, kind, nanoseconds, number};
 use crate::content::Opened;
+use crate::locks::Ask;
 use crate::tree::{Change, Tree};
 
 /// How long the kernel believes names and attributes.
@@ -125,6 +127,8 @@ impl Filesystem for PoolFilesystem {
             (InitFlags::FUSE_PARALLEL_DIROPS, "parallel lookups"),
             (InitFlags::FUSE_DO_READDIRPLUS, "directories that are read with attributes"),
             (InitFlags::FUSE_READDIRPLUS_AUTO, "directories that are read without them"),
+            (InitFlags::FUSE_POSIX_LOCKS, "fcntl locks that are known to other mounts"),
+            (InitFlags::FUSE_FLOCK_LOCKS, "flock locks that are known to other mounts"),
             (InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP, "shared mappings"),
         ] {
             if config.add_capabilities(capability).is_err() {
@@ -355,6 +359,50 @@ impl Filesystem for PoolFilesystem {
         self.answer(async move |tree| empty(reply, tree.sync(handle.0).await));
     }
 
+    fn getlk(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        first: u64,
+        last: u64,
+        kind: i32,
+        process: u32,
+        reply: ReplyLock,
+    ) {
+        let Ok(Some(lock)) = lock(kind) else { return reply.error(Errno::EINVAL) };
+        let (range, handle, owner) = (Range { first, last }, handle.0, owner.0);
+        let ask = Ask { inode, handle, owner, range, lock: Some(lock), process, waits: None };
+        self.answer(async move |tree| match tree.in_the_way(ask, lock).await {
+            Ok(None) => reply.locked(first, last, libc::F_UNLCK, 0),
+            Ok(Some((range, lock, process))) => {
+                let kind = if lock == Lock::Alone { libc::F_WRLCK } else { libc::F_RDLCK };
+                reply.locked(range.first, range.last, kind, process);
+            }
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        first: u64,
+        last: u64,
+        kind: i32,
+        process: u32,
+        waits: bool,
+        reply: ReplyEmpty,
+    ) {
+        let Ok(lock) = lock(kind) else { return reply.error(Errno::EINVAL) };
+        let (range, waits) = (Range { first, last }, waits.then(|| request.pid()));
+        let ask = Ask { inode, handle: handle.0, owner: owner.0, range, lock, process, waits };
+        self.answer(async move |tree| empty(reply, tree.lock(ask).await));
+    }
+
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let mut open = directories(&self.directories);
         open.next += 1;
@@ -491,6 +539,16 @@ impl Filesystem for PoolFilesystem {
         reply: ReplyEmpty,
     ) {
         reply.error(Errno::EOPNOTSUPP);
+    }
+}
+
+/// How the kernel wants bytes locked; `None`: not any more.
+fn lock(kind: i32) -> Result<Option<Lock>, Errno> {
+    match kind {
+        libc::F_RDLCK => Ok(Some(Lock::Shared)),
+        libc::F_WRLCK => Ok(Some(Lock::Alone)),
+        libc::F_UNLCK => Ok(None),
+        _ => Err(Errno::EINVAL),
     }
 }
 

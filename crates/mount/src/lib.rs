@@ -5,15 +5,18 @@
 //!
 //! - [`Mount`]: mounts, waits, ends;
 //! - [`point`]: mount points as the kernel has them;
-//! - `filesystem`: the kernel's calls; `tree`: names and attributes; `content`: what files contain; `files`: what is open.
+//! - `filesystem`: the kernel's calls; `tree`: names and attributes; `content`: what files contain; `files`: what is open; `locks`:
+//!   what is locked.
 
 mod attributes;
 mod content;
 mod errno;
 mod files;
 mod filesystem;
+mod locks;
 pub mod point;
 mod sessions;
+mod signals;
 mod tree;
 
 use std::path::{Path, PathBuf};
@@ -104,10 +107,12 @@ impl Mount {
             .build()
             .map_err(Error::Process)?;
         let (sessions, remarks) = runtime.block_on(begin(config, target))?;
-        let tree = Arc::new(Tree::new(sessions));
-        let filesystem = PoolFilesystem::new(runtime.handle().clone(), tree);
+        let tree = Arc::new(Tree::new(sessions, config.timeout));
+        let filesystem = PoolFilesystem::new(runtime.handle().clone(), Arc::clone(&tree));
         let session = Session::new(filesystem, &point, &options(config))
             .map_err(|error| Error::Kernel(point.display().to_string(), error))?;
+        let _ = tree.notifier.set(session.notifier());
+        runtime.spawn(async move { tree.watch_locks().await });
         let session =
             std::thread::Builder::new().name("fuse".into()).spawn(move || session.run()).map_err(Error::Process)?;
         Ok(Self { point, session: Some(session), remarks, runtime: Some(runtime) })

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
-use fuser::{Errno, FileAttr, INodeNo};
+use fuser::{Errno, FileAttr, INodeNo, Notifier};
 use surgetank_pool::client::{Owner, PoolClient, Stat};
 use surgetank_pool::manager::ASIDE;
 use surgetank_pool_core::id::{Inode, Version};
@@ -16,12 +17,18 @@ use surgetank_pool_core::meta::value::Attributes;
 use crate::attributes::{attributes, inode, number, state};
 use crate::errno::{errno, stale};
 use crate::files::Files;
+use crate::locks::Locks;
 use crate::sessions::Sessions;
 
 /// A mounted pool.
 pub(crate) struct Tree {
     pub(crate) sessions: Sessions,
     pub(crate) files: Files,
+    pub(crate) locks: Locks,
+    /// Tells the kernel to drop what it has; none before the file system is mounted.
+    pub(crate) notifier: OnceLock<Notifier>,
+    /// How long a call waits for the pool before it fails.
+    pub(crate) timeout: Duration,
     root: Inode,
     /// Files that programs have closed, and whose handles the kernel has not released yet.
     pub(crate) closed: Mutex<BTreeSet<Inode>>,
@@ -37,9 +44,18 @@ pub(crate) struct Change {
 }
 
 impl Tree {
-    pub(crate) fn new(sessions: Sessions) -> Self {
+    pub(crate) fn new(sessions: Sessions, timeout: Duration) -> Self {
         let root = sessions.present().root();
-        Self { sessions, files: Files::default(), root, closed: Mutex::default(), cached: Mutex::default() }
+        Self {
+            sessions,
+            files: Files::default(),
+            locks: Locks::default(),
+            notifier: OnceLock::new(),
+            timeout,
+            root,
+            closed: Mutex::default(),
+            cached: Mutex::default(),
+        }
     }
 
     pub(crate) async fn client(&self) -> Result<Arc<PoolClient>, Errno> {

@@ -8,6 +8,7 @@
 //! - [`membership`]: which benefactors are alive, and in which life;
 //! - [`placement`]: where a group of chunks goes;
 //! - [`benefactor`]: memory in three buffers; which chunks are held, and for whom;
+//! - [`locks`]: locked bytes;
 //! - [`meta`]: names, files and groups as keys of a store with transactions, and every operation on them;
 //! - [`client`]: what goes to whom while a file is written, and when it counts;
 //! - [`repair`]: copies that are missing, and what a benefactor that returns has;
@@ -18,6 +19,7 @@ pub mod benefactor;
 pub mod client;
 pub mod draining;
 pub mod id;
+pub mod locks;
 pub mod membership;
 pub mod meta;
 pub mod placement;

@@ -55,6 +55,16 @@ fn operations_take_place_one_after_the_other_and_the_target_sees_them_in_that_or
 }
 
 #[test]
+fn locks_are_as_a_model_has_them_that_knows_each_byte() {
+    all(500, support::locks::owners);
+}
+
+#[test]
+fn no_two_sessions_have_locks_that_exclude_each_other() {
+    all(400, support::locks::run);
+}
+
+#[test]
 fn a_stuck_target_stalls_nobody_and_no_file_waits_longer_than_the_limit_for_younger_ones() {
     all(400, support::draining::run);
 }

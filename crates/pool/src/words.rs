@@ -6,8 +6,9 @@ use bytes::{BufMut, Bytes};
 use surgetank_model as model;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance};
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId, Revision, SessionId, Version};
+use surgetank_pool_core::locks::{Lock, Range, Ranges};
 use surgetank_pool_core::meta::operation::Refusal;
-use surgetank_pool_core::meta::value::{Attributes, Change, Lends, Mount, Path, Placed, Times};
+use surgetank_pool_core::meta::value::{Attributes, Change, Held, Lends, Locker, Mount, Path, Placed, Times};
 use surgetank_pool_core::meta::{Durability, FileState, Group, Kind, Name, Node, Value};
 use surgetank_pool_core::placement::{Column, Layout, Media, Place, Tier};
 
@@ -36,9 +37,13 @@ wire_struct! {
     Lends { place, address, domain, memory, ssd }
     Mount { name, target, durability, root }
     Placed { node, size, modified, number }
+    Range { first, last }
+    Locker { session, number, held }
 }
 
 wire_enum! {
+    Lock { 0 = Shared, 1 = Alone, }
+    Held { 0 = Whole, 1 = Ranges(ranges), }
     Tier { 0 = Memory, 1 = Ssd, }
     Media { 0 = Any, 1 = Ssd, }
     Durability { 0 = Copies { copies, media }, 1 = Target, }
@@ -65,6 +70,7 @@ wire_enum! {
         9 = Mount(mount),
         10 = Pool(number),
         11 = Placed(placed),
+        12 = Locks(lockers),
     }
     Refusal {
         0 = NotFound,
@@ -92,6 +98,16 @@ impl Wire for model::Bytes {
 
     fn take(from: &mut Bytes) -> Result<Self, Malformed> {
         u64::take(from).map(Self::new)
+    }
+}
+
+impl Wire for Ranges {
+    fn put(&self, out: &mut impl BufMut) {
+        self.iter().collect::<Vec<_>>().put(out);
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        Ok(Self::of(Vec::take(from)?))
     }
 }
 

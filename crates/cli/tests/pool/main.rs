@@ -107,6 +107,44 @@ fn a_killed_mount_loses_nothing_that_was_committed() {
 }
 
 #[test]
+fn the_locks_of_a_killed_mount_are_free_once_its_session_is_over() {
+    use rustix::fs::{FlockOperation, flock};
+
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "3");
+    let mut child = binary()
+        .args(["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--token", &pool.key])
+        .arg("--foreground")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    place.mount(&pool, "mnt2");
+    let locked = fs::File::create(place.at("mnt/file")).unwrap();
+    flock(&locked, FlockOperation::LockExclusive).unwrap();
+    let other = fs::File::open(place.at("mnt2/file")).unwrap();
+    let free = || flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok();
+    assert!(!free());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!free(), "the pool does not know yet whether the mount is dead");
+    // Who waits gets it.
+    let waiting = fs::File::open(place.at("mnt2/file")).unwrap();
+    flock(&waiting, FlockOperation::LockExclusive).unwrap();
+    assert!(!free());
+    drop(waiting);
+    assert!(free());
+    drop((locked, other));
+    done(&["umount", &place.text("mnt")]);
+    done(&["umount", &place.text("mnt2")]);
+}
+
+#[test]
 fn a_pool_that_ends_names_what_is_not_drained() {
     if !can_mount() {
         return;

@@ -75,6 +75,8 @@ pub enum Key {
     Group(Inode, u32, Version),
     /// A file that a session has open for writing; it is there as long as the session's lease.
     Writer(Inode, SessionId),
+    /// Who has a file locked, or waits for that.
+    Locks(Inode),
     /// What the target has not seen yet.
     Journal(MountId, u64),
     /// What the pool put last at a name of the target: in which directory, by the number that the target has for that.
@@ -112,6 +114,8 @@ pub enum Prefix {
     Groups(Inode),
     /// Whoever writes a file.
     Writers(Inode),
+    /// The locks of all files.
+    AllLocks,
     /// The journal of a mount.
     Journal(MountId),
 }
@@ -130,6 +134,7 @@ impl Prefix {
             Self::AllGroups => Key::Group(Inode(0), 0, Version::NONE),
             Self::Groups(inode) => Key::Group(inode, 0, Version::NONE),
             Self::Writers(inode) => Key::Writer(inode, SessionId(0)),
+            Self::AllLocks => Key::Locks(Inode(0)),
             Self::Journal(mount) => Key::Journal(mount, 0),
         }
     }
@@ -148,7 +153,8 @@ impl Prefix {
             | (Self::Mounts, Key::Mount(_))
             | (Self::Nodes, Key::Node(_))
             | (Self::AllGroups, Key::Group(..))
-            | (Self::AllWriters, Key::Writer(..)) => true,
+            | (Self::AllWriters, Key::Writer(..))
+            | (Self::AllLocks, Key::Locks(_)) => true,
             _ => false,
         }
     }

@@ -9,11 +9,13 @@
 //! one directory at the same time. What ends a directory compares that nothing is in it.
 
 mod content;
+mod locking;
 mod moves;
 mod names;
 mod recorder;
 
 use crate::id::{Inode, MountId, SessionId, Version};
+use crate::locks::{Lock, Range, Ranges};
 use crate::meta::key::{Key, Name, Prefix};
 use crate::meta::store::{Lease, Transaction};
 use crate::meta::value::{Attributes, Group, Placed};
@@ -134,6 +136,19 @@ pub enum Operation {
         /// The number of an entry in the journal.
         journal: u64,
     },
+    /// A session has these locks of a file from now on, instead of those that it had.
+    Lock {
+        /// Which file.
+        inode: Inode,
+        /// Who.
+        session: SessionId,
+        /// Greater than that of every earlier request of the session for the file: a late copy of one changes nothing.
+        number: u64,
+        /// All that it is to have.
+        ranges: Ranges,
+        /// How.
+        how: Locking,
+    },
     /// The target has seen an entry of the journal, or will never see it.
     Published {
         /// The publisher, as [`Key::Owner`] has it.
@@ -191,6 +206,32 @@ pub enum Operation {
     },
 }
 
+/// How a session locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locking {
+    /// It asks what is in the way, and gets nothing.
+    Look,
+    /// It gets the ranges.
+    Ranges,
+    /// It gets all locks of the file if nobody else has or wants any, else the ranges.
+    Whole,
+    /// It gives back what it has, and no copy of an earlier request is under way.
+    Leave,
+}
+
+/// What a session has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granted {
+    /// All locks of the file.
+    Whole,
+    /// The ranges.
+    Ranges,
+    /// Nothing: this is in the way.
+    Locked(Range, Lock),
+    /// Nothing yet: another session has all locks of the file, and gives back what its programs do not have.
+    Recalled,
+}
+
 /// How an entry of the journal ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublicationEnd {
@@ -211,6 +252,8 @@ pub enum Reply {
     Inode(Inode),
     /// Done: the file has this version now.
     Version(Version),
+    /// Looked at: this is what became of it.
+    Granted(Granted),
 }
 
 /// Why an operation did not take place.
@@ -290,6 +333,9 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
         }
         Operation::Unlink { at, journal } => recorder.unlink(at, *journal),
         Operation::RemoveDirectory { at, journal } => recorder.remove_directory(at, *journal),
+        Operation::Lock { inode, session, number, ranges, how } => {
+            recorder.lock(*inode, (*session, *number), ranges, *how)
+        }
         Operation::Published { publisher, mount, journal, ended, placed, about } => {
             recorder.published((*publisher, *mount), *journal, *ended, placed, *about)
         }

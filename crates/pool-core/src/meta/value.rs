@@ -3,6 +3,7 @@
 use surgetank_model::Bytes;
 
 use crate::id::{Domain, Inode, MountId, SessionId, Version};
+use crate::locks::Ranges;
 use crate::meta::key::Name;
 use crate::placement::{Layout, Media, Place};
 
@@ -228,6 +229,26 @@ pub struct Mount {
     pub root: Inode,
 }
 
+/// What a session has of a file's locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// All of them, whatever its programs lock: nobody else has or gets any before it gives them back.
+    Whole,
+    /// These; none: it waits for some, or had some.
+    Ranges(Ranges),
+}
+
+/// A session that has locks of a file, or waits for some. It counts as long as the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Locker {
+    /// Which.
+    pub session: SessionId,
+    /// The newest request of it that counts.
+    pub number: u64,
+    /// What it has.
+    pub held: Held,
+}
+
 /// A value of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
@@ -253,6 +274,8 @@ pub enum Value {
     Receipt,
     /// Of [`Key::Pool`](super::Key::Pool).
     Pool(u64),
+    /// Of [`Key::Locks`](super::Key::Locks).
+    Locks(Vec<Locker>),
     /// Of [`Key::Placed`](super::Key::Placed).
     Placed(Placed),
 }

@@ -230,6 +230,7 @@ impl Namespace {
             }
             // Where bytes are is no matter of names: the simulated pool asks for this.
             Operation::Relocate { .. } | Operation::RelocateColumns { .. } => Err(Refusal::NotFound),
+            Operation::Lock { .. } => unreachable!("locks have a run of their own"),
         }
     }
 

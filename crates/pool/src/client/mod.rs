@@ -3,6 +3,7 @@
 //! A client is one session of a mount. Every change is asked for under a number of the session, so that it takes place once, whichever
 //! manager carries it out and however often it is sent. Paths are relative to the mount's root, with `/` between names.
 
+mod locks;
 mod nodes;
 mod reader;
 mod writer;
@@ -169,6 +170,10 @@ struct Inner {
     media: surgetank_pool_core::placement::Media,
     target: PathBuf,
     over: AtomicBool,
+    /// Until when the session lasts, though nobody renews it any more.
+    sure: Mutex<Instant>,
+    /// Files of whose locks a request was sent more than once.
+    lock_copies: Mutex<BTreeSet<Inode>>,
     requests: AtomicU64,
     instances: AtomicU64,
     /// The next number, and the end of the block.
@@ -195,8 +200,9 @@ impl PoolClient {
             None => None,
         };
         let begin = Begin { name: config.mount.clone(), make };
+        let asked = AskedAt::default();
         let until = Instant::now() + config.timeout;
-        let Reply::Begun(begun) = managers.ask_until(until, |_| Request::Begin(begin.clone())).await? else {
+        let Reply::Begun(begun) = managers.ask_until(until, |_| asked.now(Request::Begin(begin.clone()))).await? else {
             return Err(senseless());
         };
         let (copies, media) = match begun.of.durability {
@@ -214,6 +220,8 @@ impl PoolClient {
             media,
             target: PathBuf::from(&begun.of.target),
             over: AtomicBool::new(false),
+            sure: Mutex::new(asked.last() + Duration::from_millis(begun.millis)),
+            lock_copies: Mutex::new(BTreeSet::new()),
             requests: AtomicU64::new(0),
             instances: AtomicU64::new(0),
             numbers: tokio::sync::Mutex::new((0, 0)),
@@ -381,16 +389,38 @@ fn senseless() -> Error {
     Error::Managers("a manager's answer makes no sense: it is of another version".to_owned())
 }
 
+/// When a request was sent last: what a manager grants lasts from then on at least.
+struct AskedAt(Mutex<Instant>);
+
+impl Default for AskedAt {
+    fn default() -> Self {
+        Self(Mutex::new(Instant::now()))
+    }
+}
+
+impl AskedAt {
+    fn now<T>(&self, request: T) -> T {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        request
+    }
+
+    fn last(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Renews the session's lease, until it has ended.
 async fn renew(inner: Arc<Inner>, time: Duration) {
     loop {
         tokio::time::sleep(time / 4).await;
-        match inner.managers.ask(&Request::Renew(inner.lease)).await {
+        let asked = AskedAt::default();
+        let renewed = inner.managers.ask_until(Instant::now(), |_| asked.now(Request::Renew(inner.lease))).await;
+        match renewed {
             Ok(Reply::Renewed(false)) => {
                 inner.over.store(true, Ordering::Relaxed);
                 return;
             }
-            Ok(_) => {}
+            Ok(_) => *inner.sure.lock().unwrap_or_else(PoisonError::into_inner) = asked.last() + time,
             Err(error) => tracing::warn!("the session is not renewed: {error}"),
         }
     }
@@ -504,6 +534,10 @@ impl Inner {
             }
             _ => Ticket::default(),
         }
+    }
+
+    fn lock_copies(&self) -> MutexGuard<'_, BTreeSet<Inode>> {
+        self.lock_copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open(&self) -> MutexGuard<'_, BTreeSet<Inode>> {

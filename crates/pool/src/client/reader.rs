@@ -42,6 +42,12 @@ impl Reader {
         self.content.node.size
     }
 
+    /// Whether the file had a name when it was opened.
+    #[must_use]
+    pub const fn is_named(&self) -> bool {
+        self.content.node.at.is_some()
+    }
+
     /// The commit that is read.
     #[must_use]
     pub const fn version(&self) -> Version {

@@ -205,6 +205,26 @@ impl Writer {
         self.inner.close(&self.path, self.inode).await
     }
 
+    /// Goes on from what others have committed meanwhile, unless something is written here that is not committed.
+    ///
+    /// # Errors
+    /// [`Error`]; what is written is as it was.
+    pub async fn refresh(&mut self) -> Result<(), Error> {
+        self.is_well()?;
+        let nothing = self.current.is_none() && self.groups.values().all(|group| !group.changed);
+        if !nothing || self.size != self.committed {
+            return Ok(());
+        }
+        let content = self.inner.content(&self.path, self.inode).await?;
+        if content.node.version != self.version {
+            (self.version, self.committed, self.size) = (content.node.version, content.node.size, content.node.size);
+            self.groups.clear();
+            self.read = None;
+            self.has(content);
+        }
+        Ok(())
+    }
+
     /// Whether everything that was written is committed.
     #[must_use]
     pub fn is_committed(&self) -> bool {

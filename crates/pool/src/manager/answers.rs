@@ -273,6 +273,7 @@ impl Manager {
             | Operation::Evict { .. }
             | Operation::Relocate { .. }
             | Operation::RelocateColumns { .. }
+            | Operation::Lock { .. }
             | Operation::Forget { .. } => {
                 return Err(Refused::permission_denied("clients do not ask for this operation"));
             }

@@ -5,6 +5,7 @@
 
 mod answers;
 mod commits;
+mod locks;
 mod members;
 mod protocol;
 mod publisher;
@@ -250,6 +251,8 @@ impl Service for Manager {
             Request::ReadDir(inode) => self.read_dir(inode, within).await,
             Request::Place(place) => Ok(self.place(&place)),
             Request::Do(operation, once) => return self.act(&by, &operation, once).await,
+            Request::Lock(operation) => return self.lock(&by, &operation).await,
+            Request::Locked(session, inodes) => self.locked(session, &inodes).await,
             Request::Status => self.status().await,
             Request::Leave(id) => return self.leave(id).await,
         };

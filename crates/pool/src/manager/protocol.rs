@@ -140,6 +140,10 @@ pub enum Request {
     Place(Place),
     /// An operation.
     Do(Operation, Once),
+    /// A session locks a file, or gives locks of it back: [`Operation::Lock`].
+    Lock(Operation),
+    /// Of which of these files does another session than this one have locks, or wait for some?
+    Locked(SessionId, Vec<Inode>),
     /// How is the pool?
     Status,
     /// A benefactor that is dead is expected no longer: what it alone had is lost.
@@ -184,6 +188,8 @@ pub enum Reply {
     NoRoom(String),
     /// How the operation ended.
     Ended(Ended),
+    /// Of these.
+    Locked(Vec<Inode>),
     /// How the pool is.
     Status(Status),
 }
@@ -204,7 +210,9 @@ wire_struct! {
 wire_enum! {
     State { 0 = Joined, 1 = Leaving, 2 = Dead, }
     operation::PublicationEnd { 0 = Done, 1 = Lost, 2 = Conflict, }
-    operation::Reply { 0 = Done, 1 = Inode(inode), 2 = Version(version), }
+    operation::Reply { 0 = Done, 1 = Inode(inode), 2 = Version(version), 3 = Granted(granted), }
+    operation::Granted { 0 = Whole, 1 = Ranges, 2 = Locked(range, lock), 3 = Recalled, }
+    operation::Locking { 0 = Look, 1 = Ranges, 2 = Whole, 3 = Leave, }
     Operation {
         0 = Create { at, fresh, writer, owner },
         1 = OpenForWriting { inode, writer },
@@ -221,6 +229,7 @@ wire_enum! {
         12 = Relocate { warden, inode, group, from, to },
         13 = MakeLink { at, fresh, journal, owner, to },
         14 = SetAttributes { inode, attributes, journal },
+        16 = Lock { inode, session, number, ranges, how },
         15 = RelocateColumns { warden, inode, group, columns, from, to },
     }
     Ended { 0 = Before, 1 = Reply(reply), 2 = Refused(refusal), }
@@ -237,6 +246,8 @@ wire_enum! {
         9 = Do(operation, once),
         10 = Status,
         11 = Leave(id),
+        12 = Lock(operation),
+        13 = Locked(session, inodes),
     }
     Reply {
         0 = Joined { lease, incarnation, millis, pool },
@@ -253,6 +264,7 @@ wire_enum! {
         11 = NoRoom(why),
         12 = Ended(ended),
         13 = Status(status),
+        14 = Locked(inodes),
     }
 }
 
@@ -269,6 +281,8 @@ impl Method for Request {
             Self::ReadDir(_) => "/surgetank.pool.Manager/ReadDir",
             Self::Place(_) => "/surgetank.pool.Manager/Place",
             Self::Do(..) => "/surgetank.pool.Manager/Do",
+            Self::Lock(_) => "/surgetank.pool.Manager/Lock",
+            Self::Locked(..) => "/surgetank.pool.Manager/Locked",
             Self::Status => "/surgetank.pool.Manager/Status",
             Self::Leave(_) => "/surgetank.pool.Manager/Leave",
         }

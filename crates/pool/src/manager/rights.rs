@@ -22,6 +22,8 @@ pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
         (Claims::Session(by), Request::Do(operation, once)) => {
             (once.session, once.lease) == (by.session, by.lease) && is_own(by, operation)
         }
+        (Claims::Session(by), Request::Lock(operation)) => is_own(by, operation),
+        (Claims::Session(by), Request::Locked(session, _)) => *session == by.session,
         (Claims::Session(_), Request::Lookup(..) | Request::Content(_) | Request::ReadDir(_) | Request::Place(_)) => {
             true
         }
@@ -36,7 +38,9 @@ fn is_own(by: &Session, operation: &Operation) -> bool {
         Operation::Create { writer, .. } | Operation::OpenForWriting { writer, .. } => {
             *writer == (by.session, by.lease)
         }
-        Operation::Commit { session, .. } | Operation::Close { session, .. } => *session == by.session,
+        Operation::Commit { session, .. } | Operation::Close { session, .. } | Operation::Lock { session, .. } => {
+            *session == by.session
+        }
         _ => true,
     }
 }

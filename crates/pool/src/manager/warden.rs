@@ -18,8 +18,8 @@ use surgetank_pool_core::repair::{InStore, Inventory, Of, Word, reconcile};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Manager;
 use super::repair::Repairs;
+use super::{Manager, locks};
 use crate::benefactor::Benefactor;
 use crate::chunks::{self, Alive, News};
 use crate::meta::Unavailable;
@@ -45,6 +45,7 @@ pub(super) async fn run(manager: &Arc<Manager>) {
         let Some(repairs) = &mut repairs else { continue };
         let swept = async {
             seen = files(manager, seen).await?;
+            locks::sweep(manager).await?;
             chunks(manager, repairs).await?;
             repairs.look(manager).await
         };

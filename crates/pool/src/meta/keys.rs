@@ -20,6 +20,7 @@ pub(super) fn of_key(key: &Key) -> Vec<u8> {
             spelt(b'g', &[&inode.0.to_be_bytes(), &index.to_be_bytes(), &version.0.to_be_bytes()])
         }
         Key::Writer(inode, session) => spelt(b'w', &[&inode.0.to_be_bytes(), &session.0.to_be_bytes()]),
+        Key::Locks(inode) => spelt(b'k', &[&inode.0.to_be_bytes()]),
         Key::Journal(mount, number) => spelt(b'j', &[&mount.0.to_be_bytes(), &number.to_be_bytes()]),
         Key::Owner(Role::Publisher(mount)) => spelt(b'o', &[b"p", &mount.0.to_be_bytes()]),
         Key::Owner(Role::Warden) => spelt(b'o', &[b"w"]),
@@ -45,6 +46,7 @@ pub(super) fn of_prefix(prefix: Prefix) -> Vec<u8> {
         Prefix::AllGroups => spelt(b'g', &[]),
         Prefix::Groups(inode) => spelt(b'g', &[&inode.0.to_be_bytes()]),
         Prefix::Writers(inode) => spelt(b'w', &[&inode.0.to_be_bytes()]),
+        Prefix::AllLocks => spelt(b'k', &[]),
         Prefix::Journal(mount) => spelt(b'j', &[&mount.0.to_be_bytes()]),
     }
 }
@@ -70,6 +72,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Key, Malformed> {
         }
         b'g' => Key::Group(Inode(number(from)?), number_32(from)?, Version(number(from)?)),
         b'w' => Key::Writer(Inode(number(from)?), SessionId(number(from)?)),
+        b'k' => Key::Locks(Inode(number(from)?)),
         b'j' => Key::Journal(MountId(number_32(from)?), number(from)?),
         b'o' => match from.try_get_u8().map_err(|_| Malformed)? {
             b'p' => Key::Owner(Role::Publisher(MountId(number_32(from)?))),
@@ -115,6 +118,7 @@ mod tests {
             Key::Group(Inode(9), 255, Version(3)),
             Key::Group(Inode(9), 256, Version(1)),
             Key::Writer(Inode(9), SessionId(4)),
+            Key::Locks(Inode(9)),
             Key::Journal(MountId(2), 9),
             Key::Placed(MountId(2), 9, name("a")),
             Key::Owner(Role::Publisher(MountId(2))),
@@ -151,6 +155,7 @@ mod tests {
             Prefix::AllGroups,
             Prefix::Groups(Inode(9)),
             Prefix::Writers(Inode(9)),
+            Prefix::AllLocks,
             Prefix::Journal(MountId(2)),
         ];
         for prefix in prefixes {

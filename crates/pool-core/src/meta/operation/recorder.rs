@@ -82,6 +82,11 @@ impl<'a> Recorder<'a> {
         Ok(stored)
     }
 
+    /// A key, which may be another when the transaction takes place.
+    pub(super) fn seen(&mut self, key: &Key) -> Result<Option<&'a Stored>, Stop> {
+        self.read(key)
+    }
+
     /// All keys of a prefix, without a comparison: something else that the transaction compares must change with them.
     pub(super) fn under(&mut self, prefix: Prefix) -> Result<&'a [(Key, Stored)], Stop> {
         match self.reads.prefixes.get(&prefix) {
