@@ -6,6 +6,7 @@ use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use surgetank_pool::client::Stat;
 use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::meta::FileState;
+use surgetank_pool_core::meta::value::{Special, SpecialKind};
 
 /// The extended attribute that says where a file's bytes are.
 pub const STATE: &str = "user.surgetank.state";
@@ -39,25 +40,39 @@ pub(crate) fn attributes(number: INodeNo, stat: &Stat, uncommitted: Option<Uncom
         crtime: time(0),
         kind,
         perm: u16::try_from(mode & 0o7777).unwrap_or_default(),
-        nlink: match (stat.is_named, stat.is_directory) {
-            (_, true) => 2,
-            (true, false) => 1,
-            (false, false) => 0,
-        },
+        nlink: if stat.is_directory { 2 } else { stat.names },
         uid,
         gid,
-        rdev: 0,
+        rdev: stat.special.map_or(0, |special| u32::try_from(special.device).unwrap_or_default()),
         blksize: BLOCK,
         flags: 0,
     }
 }
 
 pub(crate) const fn kind(stat: &Stat) -> FileType {
-    match (stat.is_directory, &stat.link) {
-        (true, _) => FileType::Directory,
-        (false, Some(_)) => FileType::Symlink,
-        (false, None) => FileType::RegularFile,
+    match (stat.is_directory, &stat.link, &stat.special) {
+        (true, ..) => FileType::Directory,
+        (false, Some(_), _) => FileType::Symlink,
+        (false, None, None) => FileType::RegularFile,
+        (false, None, Some(special)) => match special.what {
+            SpecialKind::Fifo => FileType::NamedPipe,
+            SpecialKind::Socket => FileType::Socket,
+            SpecialKind::Characters => FileType::CharDevice,
+            SpecialKind::Blocks => FileType::BlockDevice,
+        },
     }
+}
+
+/// What is made by `mknod` with this mode; `None`: a regular file, or nothing that there is.
+pub(crate) fn special(mode: u32, device: u32) -> Option<Special> {
+    let (what, device) = match mode & libc::S_IFMT {
+        libc::S_IFIFO => (SpecialKind::Fifo, 0),
+        libc::S_IFSOCK => (SpecialKind::Socket, 0),
+        libc::S_IFCHR => (SpecialKind::Characters, device.into()),
+        libc::S_IFBLK => (SpecialKind::Blocks, device.into()),
+        _ => return None,
+    };
+    Some(Special { what, device })
 }
 
 fn time(nanoseconds: u64) -> SystemTime {

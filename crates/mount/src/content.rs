@@ -402,7 +402,7 @@ impl Tree {
         let Some(handle) = self.files.close(number) else { return };
         let file = &handle.file;
         if let Err(errno) = self.unlock_handle(file.inode, number).await {
-            tracing::warn!("{}: its locks are not given back: {}", file.what, sentence(errno));
+            tracing::warn!("{}: its locks are not returned: {}", file.what, sentence(errno));
         }
         let mut gate = file.gate.lock().await;
         if handle.generation == gate.generation && handle.is_over() {

@@ -31,6 +31,7 @@ fn refused(refusal: &Refusal) -> Errno {
         Refusal::NotEmpty => Errno::ENOTEMPTY,
         Refusal::IntoItself => Errno::EINVAL,
         Refusal::InUse => Errno::EBUSY,
+        Refusal::TooManyLinks => Errno::EMLINK,
         Refusal::NotAllowed => Errno::EPERM,
         Refusal::NotTheWriter
         | Refusal::Named

@@ -213,7 +213,14 @@ impl Files {
         let mut table = self.table();
         table.next += 1;
         let number = table.next;
-        let handle = Handle { file, writes, generation, owners: Mutex::default(), locked_in: AtomicU64::new(0), is_closing: AtomicBool::new(false) };
+        let handle = Handle {
+            file,
+            writes,
+            generation,
+            owners: Mutex::default(),
+            locked_in: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
+        };
         table.handles.insert(number, Arc::new(handle));
         number
     }

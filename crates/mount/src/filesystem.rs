@@ -21,7 +21,7 @@ use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::value::Attributes;
 use tokio::runtime::Handle as Runtime;
 
-use crate::attributes::{STATE, kind, nanoseconds, number};
+use crate::attributes::{STATE, kind, nanoseconds, number, special};
 use crate::content::Opened;
 use crate::locks::Ask;
 use crate::tree::{Change, Tree};
@@ -205,13 +205,15 @@ impl Filesystem for PoolFilesystem {
         name: &OsStr,
         mode: u32,
         _umask: u32,
-        _device: u32,
+        device: u32,
         reply: ReplyEntry,
     ) {
-        if mode & libc::S_IFMT != libc::S_IFREG {
-            return reply.error(Errno::EOPNOTSUPP);
-        }
         let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
+        if let Some(special) = special(mode, device) {
+            return self.answer(async move |tree| {
+                entry(reply, tree.make_special(parent, &name, special, owner).await);
+            });
+        }
         self.answer(async move |tree| {
             let made = tree.create((parent, &name), owner, (true, false)).await;
             let closed = match &made {
@@ -266,8 +268,9 @@ impl Filesystem for PoolFilesystem {
         });
     }
 
-    fn link(&self, _request: &Request, _inode: INodeNo, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
-        reply.error(Errno::EOPNOTSUPP);
+    fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.to_owned();
+        self.answer(async move |tree| entry(reply, tree.link(inode, parent, &name).await));
     }
 
     fn open(&self, _request: &Request, inode: INodeNo, with: OpenFlags, reply: ReplyOpen) {

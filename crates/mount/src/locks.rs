@@ -97,7 +97,7 @@ enum Tried {
     Locked {
         closing: bool,
     },
-    /// Another mount has all locks, and is about to give back those that its programs do not have.
+    /// Another mount has all locks, and is about to return those that its programs do not have.
     Recalled,
 }
 
@@ -311,13 +311,13 @@ impl Tree {
         entry.freed.notify_waiters();
         let left = state.owners.all();
         match &state.pool {
-            InPool::Ranges(ranges) if *ranges != left => self.give_back(&client, inode, &mut state, &left).await,
+            InPool::Ranges(ranges) if *ranges != left => self.return_locks(&client, inode, &mut state, &left).await,
             _ => Ok(()),
         }
     }
 
     /// What was written under locks is committed before others get them.
-    async fn give_back(
+    async fn return_locks(
         &self,
         client: &PoolClient,
         inode: Inode,
@@ -377,7 +377,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives back what other mounts want and no program here has, for as long as the mount lasts.
+    /// Returns what other mounts want and no program here has, for as long as the mount lasts.
     pub(crate) async fn watch_locks(&self) {
         loop {
             let entries: Vec<(Inode, Arc<Entry>)> =
@@ -425,7 +425,7 @@ impl Tree {
         if !left.is_empty() {
             return match &state.pool {
                 InPool::Ranges(ranges) if *ranges == left => Ok(()),
-                _ => self.give_back(client, inode, &mut state, &left).await,
+                _ => self.return_locks(client, inode, &mut state, &left).await,
             };
         }
         if state.pool != InPool::Nothing {

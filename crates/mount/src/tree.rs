@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fuser::{Errno, FileAttr, INodeNo, Notifier};
-use surgetank_pool::client::{Owner, PoolClient, Stat};
+use surgetank_pool::client::{Error, Owner, PoolClient, Stat};
 use surgetank_pool::manager::ASIDE;
 use surgetank_pool_core::id::{Inode, Version};
 use surgetank_pool_core::meta::Name;
-use surgetank_pool_core::meta::operation::At;
-use surgetank_pool_core::meta::value::Attributes;
+use surgetank_pool_core::meta::operation::{At, Refusal};
+use surgetank_pool_core::meta::value::{Attributes, Special};
 
 use crate::attributes::{attributes, inode, number, state};
 use crate::errno::{errno, stale};
@@ -160,6 +160,21 @@ impl Tree {
         Ok(self.attributes(&stat))
     }
 
+    pub(crate) async fn make_special(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        special: Special,
+        owner: Owner,
+    ) -> Result<FileAttr, Errno> {
+        let at = self.at_new(parent, name)?;
+        self.settle(None).await;
+        let (client, what) = (self.client().await?, name.to_string_lossy());
+        let inode = client.make_special_at(at, special, &what, owner).await.map_err(|error| errno(&error))?;
+        let stat = client.node(inode, &what).await.map_err(|error| errno(&error))?;
+        Ok(self.attributes(&stat))
+    }
+
     pub(crate) async fn remove_directory(&self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
         let at = self.at(parent, name)?;
         self.settle(None).await;
@@ -173,6 +188,18 @@ impl Tree {
         let client = self.client().await?;
         self.keep_open(&client, &at).await?;
         client.unlink_at(at, &name.to_string_lossy()).await.map_err(|error| errno(&error))
+    }
+
+    /// Another name for what is there.
+    pub(crate) async fn link(&self, number: INodeNo, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
+        let (at, inode) = (self.at_new(parent, name)?, self.inode(number));
+        self.settle(None).await;
+        let client = self.client().await?;
+        match client.link_node(inode, at, &name.to_string_lossy()).await {
+            Ok(()) => self.get(number).await,
+            Err(Error::Refused(_, Refusal::IsADirectory)) => Err(Errno::EPERM),
+            Err(error) => Err(errno(&error)),
+        }
     }
 
     pub(crate) async fn rename(

@@ -86,11 +86,15 @@ surgetank_model::plant_bugs! {
         WeakerLockCounts,
         /// A session's locks are not compared with those of others.
         LockedTwice,
-        /// A session that has a file's locks to itself need not give them back before another locks it.
+        /// A session that has a file's locks to itself need not return them before another locks it.
         WholeIgnored,
         /// A session's locks are in the way after it has ended.
         LockOutlivesSession,
         /// A copy of an earlier request for locks, which comes late, counts.
         LateLockCounts,
+        /// Unlinking one name of a file takes all of them away.
+        UnlinkDropsAllNames,
+        /// A new version of a file is published under one of its names alone.
+        OneNamePublished,
     }
 }

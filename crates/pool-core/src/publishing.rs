@@ -94,13 +94,13 @@ impl Publisher {
         let passes = planted(Bug::PublishedOutOfOrder);
         let entries = self.entries.iter_mut().take(if passes { usize::MAX } else { 1 });
         for ((_, journal), (change, stage)) in entries.filter(|(_, (_, stage))| *stage == Stage::Waits) {
-            if let Change::Publish { inode, version, .. } = change {
-                if self.lost.contains(&(*inode, *version)) {
+            if let Some(version) = change.publishes() {
+                if self.lost.contains(&version) {
                     *stage = Stage::Recording;
                     self.records.push((*journal, PublicationEnd::Lost));
                     continue;
                 }
-                if !self.ready.contains(&(*inode, *version)) {
+                if !self.ready.contains(&version) {
                     continue;
                 }
             }
@@ -138,21 +138,16 @@ impl Publisher {
         let entry = self.entries.keys().find(|(_, number)| *number == journal).copied();
         let Some((change, _)) = entry.and_then(|at| self.entries.remove(&at)) else { return };
         self.fresh = true;
-        if let Change::Publish { inode, version, .. } = change {
-            self.ready.remove(&(inode, version));
-            self.lost.remove(&(inode, version));
+        if let Some(version) = change.publishes() {
+            self.ready.remove(&version);
+            self.lost.remove(&version);
         }
     }
 
     /// Versions of files whose bytes are wanted at the target, the most urgent first.
     pub fn wanted(&self) -> impl Iterator<Item = (Inode, Version)> {
-        self.entries.values().filter_map(|(change, _)| match change {
-            Change::Publish { inode, version, .. } => {
-                let of = (*inode, *version);
-                (!self.ready.contains(&of) && !self.lost.contains(&of)).then_some(of)
-            }
-            _ => None,
-        })
+        let wanted = self.entries.values().filter_map(|(change, _)| change.publishes());
+        wanted.filter(|of| !self.ready.contains(of) && !self.lost.contains(of))
     }
 
     /// Entries that the target has not seen.

@@ -55,6 +55,11 @@ fn operations_take_place_one_after_the_other_and_the_target_sees_them_in_that_or
 }
 
 #[test]
+fn every_name_of_a_file_is_its_own_and_the_target_has_the_newest_version_under_each() {
+    all(400, support::links::run);
+}
+
+#[test]
 fn locks_are_as_a_model_has_them_that_knows_each_byte() {
     all(500, support::locks::owners);
 }

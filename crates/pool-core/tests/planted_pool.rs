@@ -12,13 +12,14 @@ use surgetank_pool_core::planted::{Bug, plant};
 /// A kind of run.
 type Run = fn(u64) -> Result<(), String>;
 
-const RUNS: [(&str, Run, u64); 10] = [
+const RUNS: [(&str, Run, u64); 11] = [
     ("placement", support::placement::run, 2000),
     ("holdings", support::holdings::run, 800),
     ("buffers", support::buffers::run, 300),
     ("segments", support::segments::run, 400),
     ("membership", support::membership::run, 200),
     ("metadata", support::metadata::run, 2000),
+    ("links", support::links::run, 400),
     ("locked bytes", support::locks::owners, 500),
     ("locks", support::locks::run, 400),
     ("draining", support::draining::run, 400),

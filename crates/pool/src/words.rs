@@ -8,7 +8,9 @@ use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance};
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId, Revision, SessionId, Version};
 use surgetank_pool_core::locks::{Lock, Range, Ranges};
 use surgetank_pool_core::meta::operation::Refusal;
-use surgetank_pool_core::meta::value::{Attributes, Change, Held, Lends, Locker, Mount, Path, Placed, Times};
+use surgetank_pool_core::meta::value::{
+    Attributes, Change, HardLink, Held, Lends, Locker, Mount, Path, Placed, Special, SpecialKind, Times,
+};
 use surgetank_pool_core::meta::{Durability, FileState, Group, Kind, Name, Node, Value};
 use surgetank_pool_core::placement::{Column, Layout, Media, Place, Tier};
 
@@ -31,7 +33,8 @@ wire_struct! {
     Instance { session, number }
     GroupOf { inode, group }
     Entry { instance, length, crc }
-    Node { kind, mount, at, owner, times, size, version, journalled, published, covers, torn }
+    HardLink { at, covers }
+    Special { what, device }
     Times { accessed, modified, changed }
     Attributes { mode, user, group, accessed, modified }
     Lends { place, address, domain, memory, ssd }
@@ -48,7 +51,8 @@ wire_enum! {
     Media { 0 = Any, 1 = Ssd, }
     Durability { 0 = Copies { copies, media }, 1 = Target, }
     FileState { 0 = Created, 1 = Replicated, 2 = Drained, 3 = Failed, 4 = Conflict, 5 = Evicted, }
-    Kind { 0 = File(state), 1 = Directory, 2 = Link(to), }
+    SpecialKind { 0 = Fifo, 1 = Socket, 2 = Characters, 3 = Blocks, }
+    Kind { 0 = File(state), 1 = Directory, 2 = Link(to), 3 = Special(special), }
     Change {
         0 = MakeDirectory(path),
         1 = Publish { inode, version, path },
@@ -56,6 +60,9 @@ wire_enum! {
         3 = Remove(path),
         4 = MakeLink { path, to },
         5 = Attributes { path, owner, times },
+        6 = Link { from, to },
+        7 = Linked { change, also },
+        8 = MakeSpecial { path, special, owner },
     }
     Value {
         0 = Benefactor(place),
@@ -88,6 +95,68 @@ wire_enum! {
         12 = Named,
         13 = NotTheWarden,
         14 = NotAllowed,
+        15 = TooManyLinks,
+    }
+}
+
+/// What the last byte of a node says: that it is torn, and that further names follow, which most nodes do not have.
+const TORN: u8 = 1;
+const LINKS: u8 = 2;
+
+impl Wire for Node {
+    fn put(&self, out: &mut impl BufMut) {
+        self.kind.put(out);
+        self.mount.put(out);
+        self.at.put(out);
+        self.owner.put(out);
+        self.times.put(out);
+        self.size.put(out);
+        self.version.put(out);
+        self.journalled.put(out);
+        self.published.put(out);
+        self.covers.put(out);
+        let links = if self.links.is_empty() { 0 } else { LINKS };
+        let torn = if self.torn { TORN } else { 0 };
+        (torn | links).put(out);
+        if links > 0 {
+            self.links.put(out);
+        }
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        let mut node = Self {
+            kind: Wire::take(from)?,
+            mount: Wire::take(from)?,
+            at: Wire::take(from)?,
+            links: Vec::new(),
+            owner: Wire::take(from)?,
+            times: Wire::take(from)?,
+            size: Wire::take(from)?,
+            version: Wire::take(from)?,
+            journalled: Wire::take(from)?,
+            published: Wire::take(from)?,
+            covers: Wire::take(from)?,
+            torn: false,
+        };
+        let flags = u8::take(from)?;
+        if flags & !(TORN | LINKS) != 0 {
+            return Err(Malformed);
+        }
+        node.torn = flags & TORN != 0;
+        if flags & LINKS != 0 {
+            node.links = Wire::take(from)?;
+        }
+        Ok(node)
+    }
+}
+
+impl<T: Wire> Wire for Box<T> {
+    fn put(&self, out: &mut impl BufMut) {
+        (**self).put(out);
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        T::take(from).map(Self::new)
     }
 }
 

@@ -317,6 +317,10 @@ fn node(size: u64) -> surgetank_pool_core::meta::Node {
         kind: surgetank_pool_core::meta::Kind::Link(vec![1, 2, 3]),
         mount: MountId(1),
         at: Some((Inode(1), name(size))),
+        links: vec![surgetank_pool_core::meta::value::HardLink {
+            at: (Inode(3), surgetank_pool_core::meta::Name::new(b"also").expect("it is a name")),
+            covers: true,
+        }],
         owner: (0o644, 1, 2),
         times: surgetank_pool_core::meta::value::Times::new(size),
         size,

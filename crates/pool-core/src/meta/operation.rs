@@ -18,7 +18,7 @@ use crate::id::{Inode, MountId, SessionId, Version};
 use crate::locks::{Lock, Range, Ranges};
 use crate::meta::key::{Key, Name, Prefix};
 use crate::meta::store::{Lease, Transaction};
-use crate::meta::value::{Attributes, Group, Placed};
+use crate::meta::value::{Attributes, Group, Placed, Special};
 use crate::placement::Place;
 
 pub use self::recorder::Reads;
@@ -73,6 +73,19 @@ pub enum Operation {
         /// Where it points.
         to: Vec<u8>,
     },
+    /// Make a FIFO, a socket or a device.
+    MakeSpecial {
+        /// Where.
+        at: At,
+        /// Its number.
+        fresh: u64,
+        /// The number of its entry in the journal.
+        journal: u64,
+        /// Mode, user, group.
+        owner: (u32, u32, u32),
+        /// What.
+        special: Special,
+    },
     /// Set permissions, owner or times.
     SetAttributes {
         /// Of which file, directory or symbolic link.
@@ -122,7 +135,16 @@ pub enum Operation {
         /// The number of an entry in the journal.
         journal: u64,
     },
-    /// Unlink a file or symbolic link.
+    /// Give a file or symbolic link another name.
+    Link {
+        /// Which.
+        inode: Inode,
+        /// Where.
+        at: At,
+        /// The number of an entry in the journal.
+        journal: u64,
+    },
+    /// Unlink a file or symbolic link: the last name takes it along.
     Unlink {
         /// Where.
         at: At,
@@ -215,7 +237,7 @@ pub enum Locking {
     Ranges,
     /// It gets all locks of the file if nobody else has or wants any, else the ranges.
     Whole,
-    /// It gives back what it has, and no copy of an earlier request is under way.
+    /// It returns what it has, and no copy of an earlier request is under way.
     Leave,
 }
 
@@ -228,7 +250,7 @@ pub enum Granted {
     Ranges,
     /// Nothing: this is in the way.
     Locked(Range, Lock),
-    /// Nothing yet: another session has all locks of the file, and gives back what its programs do not have.
+    /// Nothing yet: another session has all locks of the file, and returns what its programs do not have.
     Recalled,
 }
 
@@ -301,6 +323,9 @@ pub enum Refusal {
     /// EPERM.
     #[error("the token does not allow it")]
     NotAllowed,
+    /// EMLINK.
+    #[error("a file has a thousand names at most beside its first")]
+    TooManyLinks,
     /// What is to leave the pool is not at the target.
     #[error("the target does not have the file's newest version")]
     NotDrained,
@@ -328,9 +353,13 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
         Operation::WriterLost { inode, journal } => recorder.writer_lost(*inode, *journal),
         Operation::Rename { from, to, replace, journal } => recorder.rename(from, to, *replace, *journal),
         Operation::MakeLink { at, fresh, journal, owner, to } => recorder.make_link(at, *fresh, *journal, *owner, to),
+        Operation::MakeSpecial { at, fresh, journal, owner, special } => {
+            recorder.make_special(at, *fresh, *journal, *owner, *special)
+        }
         Operation::SetAttributes { inode, attributes, journal } => {
             recorder.set_attributes(*inode, attributes, *journal)
         }
+        Operation::Link { inode, at, journal } => recorder.link(*inode, at, *journal),
         Operation::Unlink { at, journal } => recorder.unlink(at, *journal),
         Operation::RemoveDirectory { at, journal } => recorder.remove_directory(at, *journal),
         Operation::Lock { inode, session, number, ranges, how } => {

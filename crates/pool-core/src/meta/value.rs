@@ -6,6 +6,7 @@ use crate::id::{Domain, Inode, MountId, SessionId, Version};
 use crate::locks::Ranges;
 use crate::meta::key::Name;
 use crate::placement::{Layout, Media, Place};
+use crate::planted::{Bug, planted};
 
 /// When a commit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,38 @@ pub enum Kind {
     Directory,
     /// A symbolic link, and where it points.
     Link(Vec<u8>),
+    /// A FIFO, a socket or a device.
+    Special(Special),
+}
+
+/// What is neither a file nor a directory nor a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Special {
+    /// What it is.
+    pub what: SpecialKind,
+    /// The number of a device, as the kernel has it; else zero.
+    pub device: u64,
+}
+
+/// What a special node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialKind {
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A device of characters.
+    Characters,
+    /// A device of blocks.
+    Blocks,
+}
+
+impl Special {
+    /// Whether making it takes privileges.
+    #[must_use]
+    pub const fn is_device(self) -> bool {
+        matches!(self.what, SpecialKind::Characters | SpecialKind::Blocks)
+    }
 }
 
 /// Where a file's newest commit is.
@@ -83,6 +116,15 @@ pub struct Attributes {
     pub modified: Option<u64>,
 }
 
+/// A further name of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HardLink {
+    /// Its directory, and its name there.
+    pub at: (Inode, Name),
+    /// The same as [`Node::covers`] of the first name.
+    pub covers: bool,
+}
+
 /// A file, directory or symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -92,6 +134,8 @@ pub struct Node {
     pub mount: MountId,
     /// Its directory, and its name there: `None` for a root, and for what was unlinked.
     pub at: Option<(Inode, Name)>,
+    /// Its other names, which are none without the first: hard links.
+    pub links: Vec<HardLink>,
     /// Permissions and owner: mode, user, group.
     pub owner: (u32, u32, u32),
     /// When it was changed.
@@ -104,7 +148,7 @@ pub struct Node {
     pub journalled: Version,
     /// The newest version that the target has, or will never have.
     pub published: Version,
-    /// The target has something else at its path, which the file will take the place of.
+    /// The target has something else at the path of its first name, which the file will take the place of.
     pub covers: bool,
     /// A writer ended without a word, with something that it had not committed.
     pub torn: bool,
@@ -118,6 +162,7 @@ impl Node {
             kind,
             mount,
             at,
+            links: Vec::new(),
             owner,
             times: Times::default(),
             size: 0,
@@ -127,6 +172,54 @@ impl Node {
             covers: false,
             torn: false,
         }
+    }
+}
+
+impl Node {
+    /// All its names.
+    pub fn names(&self) -> impl Iterator<Item = &(Inode, Name)> {
+        self.at.iter().chain(self.links.iter().map(|link| &link.at))
+    }
+
+    /// How many names it has.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.names().count()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the target has something else at this name.
+    pub(super) fn covers_at(&self, at: &(Inode, Name)) -> bool {
+        match &self.at {
+            Some(first) if first == at => self.covers,
+            _ => self.links.iter().any(|link| link.at == *at && link.covers),
+        }
+    }
+
+    /// It without a name.
+    pub(super) fn without(mut self, at: &(Inode, Name)) -> Self {
+        if planted(Bug::UnlinkDropsAllNames) {
+            return Self { at: None, links: Vec::new(), ..self };
+        }
+        if self.at.as_ref() != Some(at) {
+            self.links.retain(|link| link.at != *at);
+            return self;
+        }
+        let mut links = std::mem::take(&mut self.links).into_iter();
+        match links.next() {
+            Some(HardLink { at, covers }) => Self { at: Some(at), covers, links: links.collect(), ..self },
+            None => Self { at: None, ..self },
+        }
+    }
+
+    /// It with another name instead of one that it has.
+    pub(super) fn moved(mut self, from: &(Inode, Name), to: &(Inode, Name), covers: bool) -> Self {
+        if self.at.as_ref() == Some(from) {
+            return Self { at: Some(to.clone()), covers, ..self };
+        }
+        for link in self.links.iter_mut().filter(|link| link.at == *from) {
+            *link = HardLink { at: to.clone(), covers };
+        }
+        self
     }
 }
 
@@ -177,6 +270,29 @@ pub enum Change {
         /// Where it points.
         to: Vec<u8>,
     },
+    /// A FIFO, a socket or a device was made.
+    MakeSpecial {
+        /// Where.
+        path: Path,
+        /// What.
+        special: Special,
+        /// Mode, user, group.
+        owner: (u32, u32, u32),
+    },
+    /// What the target has at one path has another as well, which nothing is at.
+    Link {
+        /// Where it is.
+        from: Path,
+        /// Where it is to be as well.
+        to: Path,
+    },
+    /// A publication or new attributes of what has further names.
+    Linked {
+        /// The change, of the first name.
+        change: Box<Self>,
+        /// The others.
+        also: Vec<Path>,
+    },
     /// What the target has there gets these attributes.
     Attributes {
         /// Where.
@@ -186,6 +302,18 @@ pub enum Change {
         /// Times.
         times: Times,
     },
+}
+
+impl Change {
+    /// The version of a file that is published by it.
+    #[must_use]
+    pub fn publishes(&self) -> Option<(Inode, Version)> {
+        match self {
+            Self::Publish { inode, version, .. } => Some((*inode, *version)),
+            Self::Linked { change, .. } => change.publishes(),
+            _ => None,
+        }
+    }
 }
 
 /// What the pool put at a name of the target, as the target shows it. Anything else at that name is somebody else's.
@@ -232,7 +360,7 @@ pub struct Mount {
 /// What a session has of a file's locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// All of them, whatever its programs lock: nobody else has or gets any before it gives them back.
+    /// All of them, whatever its programs lock: nobody else has or gets any before it returns them.
     Whole,
     /// These; none: it waits for some, or had some.
     Ranges(Ranges),

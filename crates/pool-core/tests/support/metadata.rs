@@ -438,7 +438,7 @@ impl World {
                 ));
             }
         }
-        self.target.change(&effect.change, effect.maybe_done, complete)?;
+        self.target.change(&effect.change, effect.maybe_done, &complete)?;
         self.shows_what_it_may(effect.journal)
     }
 

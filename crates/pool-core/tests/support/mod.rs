@@ -3,6 +3,7 @@
 pub mod buffers;
 pub mod draining;
 pub mod holdings;
+pub mod links;
 pub mod locks;
 pub mod membership;
 pub mod metadata;

@@ -134,7 +134,7 @@ impl Namespace {
                 self.directories.insert(inode, BTreeMap::new());
                 Ok(Reply::Inode(inode))
             }
-            Operation::MakeLink { .. } => unreachable!("no links are made here"),
+            Operation::MakeLink { .. } | Operation::MakeSpecial { .. } => unreachable!("only files are made here"),
             Operation::SetAttributes { inode, .. } => {
                 if !self.directories.contains_key(inode) {
                     self.file(*inode)?;
@@ -230,7 +230,7 @@ impl Namespace {
             }
             // Where bytes are is no matter of names: the simulated pool asks for this.
             Operation::Relocate { .. } | Operation::RelocateColumns { .. } => Err(Refusal::NotFound),
-            Operation::Lock { .. } => unreachable!("locks have a run of their own"),
+            Operation::Lock { .. } | Operation::Link { .. } => unreachable!("they have a run of their own"),
         }
     }
 

@@ -15,7 +15,7 @@ impl Target {
         &mut self,
         change: &Change,
         again: bool,
-        complete: impl Fn((Inode, Version)) -> bool,
+        complete: &dyn Fn((Inode, Version)) -> bool,
     ) -> Result<(), String> {
         match change {
             Change::MakeDirectory(path) => {
@@ -31,7 +31,27 @@ impl Target {
                 self.0.insert(path.clone(), Some((*inode, *version)));
             }
             Change::Rename { from, to } => return self.rename(from, to, again),
-            Change::MakeLink { path, .. } => return Err(format!("{path:?} cannot be made: no links are made here")),
+            Change::MakeLink { path, .. } | Change::MakeSpecial { path, .. } => {
+                return Err(format!("{path:?} cannot be made: only files are made here"));
+            }
+            Change::Link { from, to } => {
+                let Some(Some(file)) = self.0.get(from).copied() else {
+                    return Err(format!("{from:?} is no file that could have another name"));
+                };
+                if self.0.get(to).is_some_and(|other| !again || *other != Some(file)) || !self.has_directory_of(to) {
+                    return Err(format!("{to:?} cannot be another name"));
+                }
+                self.0.insert(to.clone(), Some(file));
+            }
+            Change::Linked { change, also } => {
+                self.change(change, again, complete)?;
+                for path in also.iter().filter(|_| change.publishes().is_some()) {
+                    if self.0.get(path) == Some(&None) || !self.has_directory_of(path) {
+                        return Err(format!("{path:?} cannot be replaced"));
+                    }
+                    self.0.insert(path.clone(), change.publishes());
+                }
+            }
             Change::Attributes { path, .. } => {
                 if !self.0.contains_key(path) && !again {
                     return Err(format!("{path:?} is not there to be changed"));

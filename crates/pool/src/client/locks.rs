@@ -1,7 +1,7 @@
 //! Locks of files, as a session has them.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use surgetank_pool_core::id::{Inode, SessionId};
 use surgetank_pool_core::locks::Ranges;
@@ -103,5 +103,25 @@ impl PoolClient {
             Reply::Ended(Ended::Refused(refusal)) => Err(Error::Refused(what.to_owned(), refusal)),
             _ => Err(senseless()),
         }
+    }
+}
+
+/// When a request was sent last: what a manager grants lasts from then on at least.
+pub(super) struct AskedAt(Mutex<Instant>);
+
+impl Default for AskedAt {
+    fn default() -> Self {
+        Self(Mutex::new(Instant::now()))
+    }
+}
+
+impl AskedAt {
+    pub(super) fn now<T>(&self, request: T) -> T {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        request
+    }
+
+    pub(super) fn last(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

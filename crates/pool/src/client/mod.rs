@@ -23,6 +23,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tonic::Code;
 
+use self::locks::AskedAt;
 pub use self::nodes::{Owner, Stat};
 pub use self::reader::Reader;
 pub use self::writer::Writer;
@@ -387,26 +388,6 @@ impl PoolClient {
 
 fn senseless() -> Error {
     Error::Managers("a manager's answer makes no sense: it is of another version".to_owned())
-}
-
-/// When a request was sent last: what a manager grants lasts from then on at least.
-struct AskedAt(Mutex<Instant>);
-
-impl Default for AskedAt {
-    fn default() -> Self {
-        Self(Mutex::new(Instant::now()))
-    }
-}
-
-impl AskedAt {
-    fn now<T>(&self, request: T) -> T {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        request
-    }
-
-    fn last(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Renews the session's lease, until it has ended.

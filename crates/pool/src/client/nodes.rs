@@ -4,7 +4,7 @@
 
 use surgetank_pool_core::id::{Inode, Version};
 use surgetank_pool_core::meta::operation::{At, Operation};
-use surgetank_pool_core::meta::value::{Attributes, Path, Times};
+use surgetank_pool_core::meta::value::{Attributes, Path, Special, Times};
 use surgetank_pool_core::meta::{FileState, Kind, Name, Node};
 
 use super::{Error, PoolClient, Reader, Writer, senseless};
@@ -22,8 +22,12 @@ pub struct Stat {
     pub is_directory: bool,
     /// Whether it has a name: a root has none, nor has what was unlinked.
     pub is_named: bool,
+    /// How many names it has.
+    pub names: u32,
     /// Where a symbolic link points.
     pub link: Option<Vec<u8>>,
+    /// What it is, if it is a FIFO, a socket or a device.
+    pub special: Option<Special>,
     /// Mode, user, group.
     pub owner: Owner,
     /// When it was changed.
@@ -42,17 +46,21 @@ pub struct Stat {
 
 impl Stat {
     pub(super) fn new(inode: Inode, node: Node) -> Self {
-        let (is_directory, mut state, mut link) = (node.kind == Kind::Directory, None, None);
+        let (is_directory, names) = (node.kind == Kind::Directory, node.count());
+        let (mut state, mut link, mut special) = (None, None, None);
         match node.kind {
             Kind::File(of) => state = Some(of),
             Kind::Link(to) => link = Some(to),
+            Kind::Special(of) => special = Some(of),
             Kind::Directory => {}
         }
         Self {
             inode,
             is_directory,
+            names,
             is_named: node.at.is_some(),
             link,
+            special,
             owner: node.owner,
             times: node.times,
             size: node.size,
@@ -172,6 +180,15 @@ impl PoolClient {
         self.inner.operate(what, &operation).await.map(|_| ())
     }
 
+    /// Gives a file or symbolic link another name.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn link_node(&self, inode: Inode, at: At, what: &str) -> Result<(), Error> {
+        let operation = Operation::Link { inode, at, journal: self.inner.number().await? };
+        self.inner.operate(what, &operation).await.map(|_| ())
+    }
+
     /// Removes a directory in which nothing is.
     ///
     /// # Errors
@@ -179,6 +196,17 @@ impl PoolClient {
     pub async fn remove_directory_at(&self, at: At, what: &str) -> Result<(), Error> {
         let operation = Operation::RemoveDirectory { at, journal: self.inner.number().await? };
         self.inner.operate(what, &operation).await.map(|_| ())
+    }
+
+    /// Makes a FIFO, a socket or a device.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn make_special_at(&self, at: At, special: Special, what: &str, owner: Owner) -> Result<Inode, Error> {
+        let (fresh, journal) = (self.inner.number().await?, self.inner.number().await?);
+        let operation = Operation::MakeSpecial { at, fresh, journal, owner, special };
+        self.inner.operate(what, &operation).await?;
+        Ok(Inode(fresh))
     }
 
     /// Sets permissions, owner or times.

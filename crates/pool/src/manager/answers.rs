@@ -262,10 +262,12 @@ impl Manager {
             | Operation::OpenForWriting { .. }
             | Operation::MakeDirectory { .. }
             | Operation::MakeLink { .. }
+            | Operation::MakeSpecial { .. }
             | Operation::SetAttributes { .. }
             | Operation::Commit { .. }
             | Operation::Close { .. }
             | Operation::Rename { .. }
+            | Operation::Link { .. }
             | Operation::Unlink { .. }
             | Operation::RemoveDirectory { .. } => {}
             Operation::WriterLost { .. }

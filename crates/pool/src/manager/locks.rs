@@ -18,7 +18,7 @@ use crate::security::token::Claims;
 const ASKED_MAX: usize = 4096;
 
 impl Manager {
-    /// A session locks, or gives back. The request has a number in its session, so that it needs no receipt.
+    /// A session locks, or returns. The request has a number in its session, so that it needs no receipt.
     pub(super) async fn lock(&self, by: &Claims, operation: &Operation) -> Result<Reply, Refused> {
         if !matches!(operation, Operation::Lock { .. }) {
             return Err(Refused::invalid_argument("that is no request for locks"));

@@ -140,7 +140,7 @@ pub enum Request {
     Place(Place),
     /// An operation.
     Do(Operation, Once),
-    /// A session locks a file, or gives locks of it back: [`Operation::Lock`].
+    /// A session locks a file, or returns locks of it: [`Operation::Lock`].
     Lock(Operation),
     /// Of which of these files does another session than this one have locks, or wait for some?
     Locked(SessionId, Vec<Inode>),
@@ -229,6 +229,8 @@ wire_enum! {
         12 = Relocate { warden, inode, group, from, to },
         13 = MakeLink { at, fresh, journal, owner, to },
         14 = SetAttributes { inode, attributes, journal },
+        18 = MakeSpecial { at, fresh, journal, owner, special },
+        17 = Link { inode, at, journal },
         16 = Lock { inode, session, number, ranges, how },
         15 = RelocateColumns { warden, inode, group, columns, from, to },
     }

@@ -158,9 +158,10 @@ impl Work {
         };
         let was: Vec<Option<Placed>> = read.keys.into_iter().map(placed).collect();
         let about = was.first().copied().flatten().map(|placed| placed.node);
-        let about = about.filter(|_| matches!(effect.change, Change::Rename { .. }));
+        let about = about.filter(|_| matches!(effect.change, Change::Rename { .. } | Change::Link { .. }));
         // Of what a rename leaves where it was, it may be the only copy: it is not the pool's to replace any more.
-        let left = about.and_then(|_| names.first().cloned()).map(|name| (name, None));
+        let moves = matches!(effect.change, Change::Rename { .. });
+        let left = about.filter(|_| moves).and_then(|_| names.first().cloned()).map(|name| (name, None));
         self.made.insert(effect.journal, Made { placed: left.into_iter().collect(), about });
         let change = effect.change.clone();
         let is = on_target(&self.target, move |target| target.change(&change, maybe_done, &was)).await?;

@@ -59,6 +59,10 @@ pub(super) fn may_do(by: &Session, operation: &Operation) -> bool {
                 // Below them lie the numbers of roots.
                 keeps(Some(owner.1), Some(owner.2)) && *fresh >= NUMBERS
             }
+            // Who may not say whose a file is may not make what gives access to a device.
+            Operation::MakeSpecial { owner, fresh, special, .. } => {
+                keeps(Some(owner.1), Some(owner.2)) && *fresh >= NUMBERS && (by.owner.is_none() || !special.is_device())
+            }
             Operation::SetAttributes { attributes, .. } => keeps(attributes.user, attributes.group),
             _ => true,
         }
@@ -93,6 +97,7 @@ impl Within {
             Operation::Create { fresh, .. }
             | Operation::MakeDirectory { fresh, .. }
             | Operation::MakeLink { fresh, .. }
+            | Operation::MakeSpecial { fresh, .. }
                 if !self.trusted =>
             {
                 let key = Key::Node(Inode(*fresh));

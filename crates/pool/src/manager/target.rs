@@ -1,12 +1,15 @@
 //! A directory as a target. What has no name yet lies in `.surgetank` below it.
 
-use std::fs::{File, FileTimes, Metadata, OpenOptions, Permissions};
+mod links;
+mod special;
+
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::value::{self, Change, Placed, Times};
@@ -56,10 +59,12 @@ impl Target {
     pub(super) fn place(&self, change: &Change) -> PathBuf {
         match change {
             Change::MakeDirectory(path) | Change::Remove(path) => self.at(path),
-            Change::Publish { path, .. } | Change::MakeLink { path, .. } | Change::Attributes { path, .. } => {
-                self.at(path)
-            }
-            Change::Rename { to, .. } => self.at(to),
+            Change::Publish { path, .. }
+            | Change::MakeLink { path, .. }
+            | Change::MakeSpecial { path, .. }
+            | Change::Attributes { path, .. } => self.at(path),
+            Change::Rename { to, .. } | Change::Link { to, .. } => self.at(to),
+            Change::Linked { change, .. } => self.place(change),
         }
     }
 
@@ -102,22 +107,31 @@ impl Target {
 
     /// The names that a change is about, each with the number of its directory here.
     pub(super) fn names(&self, change: &Change) -> Result<Vec<(u64, Name)>> {
+        if let Change::Linked { change, also } = change {
+            let mut names = self.names(change)?;
+            for path in also {
+                names.push(self.name(path)?);
+            }
+            return Ok(names);
+        }
         let paths: &[&value::Path] = match change {
             // A directory is as good as any other.
-            Change::MakeDirectory(_) => &[],
+            Change::MakeDirectory(_) | Change::Linked { .. } => &[],
             Change::Publish { path, .. }
             | Change::MakeLink { path, .. }
+            | Change::MakeSpecial { path, .. }
             | Change::Attributes { path, .. }
             | Change::Remove(path) => &[path],
-            Change::Rename { from, to } => &[from, to],
+            Change::Rename { from, to } | Change::Link { from, to } => &[from, to],
         };
-        let name = |path: &&value::Path| -> Result<(u64, Name)> {
-            let at = self.at(path);
-            let directory = std::fs::metadata(at.parent().unwrap_or(Path::new("/")))?;
-            let name = path.0.last().cloned().ok_or(ErrorKind::InvalidInput)?;
-            Ok((directory.ino(), name))
-        };
-        paths.iter().map(name).collect()
+        paths.iter().map(|path| self.name(path)).collect()
+    }
+
+    fn name(&self, path: &value::Path) -> Result<(u64, Name)> {
+        let at = self.at(path);
+        let directory = std::fs::metadata(at.parent().unwrap_or(Path::new("/")))?;
+        let name = path.0.last().cloned().ok_or(ErrorKind::InvalidInput)?;
+        Ok((directory.ino(), name))
     }
 
     /// Makes a change, flushed; `maybe_done`: it may have been made before, by a publisher that ended before it could record that. `was`: what the
@@ -165,6 +179,17 @@ impl Target {
                 self.flush_parent(from)?;
                 Ok(vec![None, placed])
             }
+            Change::MakeSpecial { path, special, owner } => {
+                let placed = special::make(&self.at(path), *special, *owner, maybe_done)?;
+                self.flush_parent(path)?;
+                Ok(vec![Some(placed)])
+            }
+            Change::Link { from, to } => {
+                let placed = self.link(&self.at(from), &self.at(to), was(0), maybe_done)?;
+                self.flush_parent(to)?;
+                Ok(vec![was(0), Some(placed)])
+            }
+            Change::Linked { change, also } => self.change_all(change, also, maybe_done, &was),
             Change::MakeLink { path, to } => {
                 let (to, at) = (Path::new(std::ffi::OsStr::from_bytes(to)), self.at(path));
                 match std::os::unix::fs::symlink(to, &at) {
@@ -269,7 +294,7 @@ fn is(found: &Metadata, was: Option<Placed>) -> bool {
 
 /// Gives a file a name that nothing has. Where the file system cannot do that in one step, it is looked at before.
 fn rename_new(from: &Path, to: &Path) -> Result<()> {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::fs::{RenameFlags, renameat_with};
     use rustix::io::Errno;
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => std::fs::rename(from, to),
@@ -324,18 +349,32 @@ fn give_placed(
 /// Gives what is there its owner, permissions and times. Where this process may not, as on a target with other users, they stay as they are:
 /// the bytes are what must arrive.
 fn give(at: &Path, (mode, user, group): Owner, times: Times) -> Result<()> {
-    let if_allowed = |result: Result<()>| match result {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
-        other => other,
+    if give_owner(at, (mode, user, group))? {
+        return Ok(());
+    }
+    // Not through a descriptor: opening a FIFO waits for somebody who writes.
+    let time = |nanoseconds: u64| Timespec {
+        tv_sec: i64::try_from(nanoseconds / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (nanoseconds % 1_000_000_000).try_into().unwrap_or_default(),
     };
+    let times = Timestamps { last_access: time(times.accessed), last_modification: time(times.modified) };
+    if_allowed(utimensat(CWD, at, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(Error::from))
+}
+
+/// The owner and the permissions alone; whether it is a symbolic link, which has no permissions.
+fn give_owner(at: &Path, (mode, user, group): Owner) -> Result<bool> {
     let found = std::fs::symlink_metadata(at)?;
     // Changing the owner takes bits of the mode away, so it comes first.
     if_allowed(std::os::unix::fs::lchown(at, Some(user), Some(group)))?;
-    if found.is_symlink() {
-        return Ok(());
+    if !found.is_symlink() {
+        if_allowed(std::fs::set_permissions(at, Permissions::from_mode(mode & 0o7777)))?;
     }
-    if_allowed(std::fs::set_permissions(at, Permissions::from_mode(mode & 0o7777)))?;
-    let time = |nanoseconds: u64| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds);
-    let times = FileTimes::new().set_accessed(time(times.accessed)).set_modified(time(times.modified));
-    if_allowed(File::open(at).and_then(|file| file.set_times(times)))
+    Ok(found.is_symlink())
+}
+
+fn if_allowed(result: Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+        other => other,
+    }
 }

@@ -125,8 +125,10 @@ impl Recorder<'_> {
             && let Some(at) = &node.at
         {
             let path = self.path(at)?;
-            self.journal(node.mount, journal, Change::Publish { inode, version, path });
+            let change = self.of_all_names(&node, Change::Publish { inode, version, path }, Bug::OneNamePublished)?;
+            self.journal(node.mount, journal, change);
             (node.journalled, node.covers) = (version, false);
+            node.links.iter_mut().for_each(|link| link.covers = false);
         }
         self.put(Key::Node(inode), Value::Node(node));
         Ok(Reply::Version(version))
@@ -157,7 +159,7 @@ impl Recorder<'_> {
                 None => self.delete(key),
             }
         }
-        let Change::Publish { inode, version, .. } = change else { return self.in_conflict(about, ended) };
+        let Some((inode, version)) = change.publishes() else { return self.in_conflict(about, ended) };
         let Some(Value::Node(node)) = self.get(Key::Node(inode))?.map(|stored| &stored.value) else {
             return Ok(Reply::Done);
         };
@@ -252,7 +254,7 @@ impl Recorder<'_> {
         match node.kind {
             Kind::File(_) => Ok(node.clone()),
             Kind::Directory => Err(Refusal::IsADirectory.into()),
-            Kind::Link(_) => Err(Refusal::NotFound.into()),
+            Kind::Link(_) | Kind::Special(_) => Err(Refusal::NotFound.into()),
         }
     }
 }

@@ -57,7 +57,7 @@ impl Recorder<'_> {
             }
             _ => None,
         });
-        // Who gives something back is in nobody's way, and needs nobody's leave.
+        // Who returns something is in nobody's way, and needs nobody's leave.
         let in_the_way = in_the_way.filter(|_| !ranges.is_empty());
         match (in_the_way, own) {
             (Some(granted), Some(_)) => Ok(Reply::Granted(granted)),

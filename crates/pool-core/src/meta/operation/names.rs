@@ -5,10 +5,13 @@ use super::{At, Refusal, Reply};
 use crate::id::{Inode, SessionId, Version};
 use crate::meta::key::{Key, Prefix};
 use crate::meta::store::{Compare, Lease};
-use crate::meta::value::{Attributes, Change, FileState, Kind, Node, Times, Value};
+use crate::meta::value::{Attributes, Change, FileState, HardLink, Kind, Node, Special, Times, Value};
 use crate::planted::{Bug, planted};
 
 type Answer = Result<Reply, Stop>;
+
+/// Names of a file beside its first: all of them are in one value of the store, and in one entry of the journal.
+const LINKS_MAX: usize = 1000;
 
 impl Recorder<'_> {
     pub(super) fn create(
@@ -43,6 +46,21 @@ impl Recorder<'_> {
         Ok(Reply::Inode(inode))
     }
 
+    pub(super) fn make_special(
+        &mut self,
+        at: &At,
+        fresh: u64,
+        journal: u64,
+        owner: (u32, u32, u32),
+        special: Special,
+    ) -> Answer {
+        let inode = Inode(fresh);
+        let mount = self.new_node(at, inode, Kind::Special(special), owner)?.mount;
+        let path = self.path(at)?;
+        self.journal(mount, journal, Change::MakeSpecial { path, special, owner });
+        Ok(Reply::Inode(inode))
+    }
+
     pub(super) fn set_attributes(&mut self, inode: Inode, attributes: &Attributes, journal: u64) -> Answer {
         let node = self.node(inode)?.clone();
         let (mode, user, group) = node.owner;
@@ -56,7 +74,8 @@ impl Recorder<'_> {
         // A root's target is not the pool's to change, and what the target has not heard of is published with its attributes.
         if let (Some(at), true) = (&node.at, node.is_at_target()) {
             let path = self.path(at)?;
-            self.journal(node.mount, journal, Change::Attributes { path, owner, times });
+            let change = self.of_all_names(&node, Change::Attributes { path, owner, times }, Bug::OneNamePublished)?;
+            self.journal(node.mount, journal, change);
         }
         self.put(Key::Node(inode), Value::Node(Node { owner, times, ..node }));
         Ok(Reply::Inode(inode))
@@ -88,12 +107,12 @@ impl Recorder<'_> {
         if node.kind == Kind::Directory {
             return Err(Refusal::IsADirectory.into());
         }
-        if node.is_at_target() || node.covers {
+        if node.is_at_target() || node.covers_at(at) {
             let path = self.path(at)?;
             self.journal(node.mount, journal, Change::Remove(path));
         }
         self.delete(Key::Entry(at.0, at.1.clone()));
-        self.put(Key::Node(inode), Value::Node(Node { at: None, ..node }));
+        self.take_name(inode, node, at);
         Ok(Reply::Inode(inode))
     }
 
@@ -145,12 +164,14 @@ impl Recorder<'_> {
                     self.is_empty(*replaced, Bug::DirectoryRemovedWithEntries)?;
                     self.delete(Key::Node(*replaced));
                 }
-                (false, false) => self.put(Key::Node(*replaced), Value::Node(Node { at: None, ..old.clone() })),
+                (false, false) => {
+                    self.take_name(*replaced, old.clone(), to);
+                }
             }
         }
-        let in_the_way = replaced.is_some_and(|(_, old)| old.is_at_target() || old.covers);
+        let in_the_way = replaced.is_some_and(|(_, old)| old.is_at_target() || old.covers_at(to));
         let known = node.is_at_target();
-        let change = match (known, node.covers) {
+        let change = match (known, node.covers_at(from)) {
             (true, _) => Some(Change::Rename { from: self.path(from)?, to: self.path(to)? }),
             // What it was to take the place of has no name any more.
             (false, true) => Some(Change::Remove(self.path(from)?)),
@@ -161,8 +182,59 @@ impl Recorder<'_> {
         }
         self.delete(Key::Entry(from.0, from.1.clone()));
         self.put(Key::Entry(to.0, to.1.clone()), Value::Entry(inode));
-        self.put(Key::Node(inode), Value::Node(Node { at: Some(to.clone()), covers: !known && in_the_way, ..node }));
+        let moved = self.changed(node).moved(from, to, !known && in_the_way);
+        self.put(Key::Node(inode), Value::Node(moved));
         Ok(Reply::Inode(inode))
+    }
+
+    /// Another name for a file or symbolic link.
+    pub(super) fn link(&mut self, inode: Inode, at: &At, journal: u64) -> Answer {
+        let node = self.node(inode)?.clone();
+        if node.kind == Kind::Directory {
+            return Err(Refusal::IsADirectory.into());
+        }
+        self.directory(at.0)?;
+        if self.get(Key::Entry(at.0, at.1.clone()))?.is_some() {
+            return Err(Refusal::Exists.into());
+        }
+        // What has lost all its names gets none any more.
+        let first = node.at.clone().ok_or(Refusal::NotFound)?;
+        if node.links.len() >= LINKS_MAX {
+            return Err(Refusal::TooManyLinks.into());
+        }
+        if node.is_at_target() {
+            let change = Change::Link { from: self.path(&first)?, to: self.path(at)? };
+            self.journal(node.mount, journal, change);
+        }
+        self.put(Key::Entry(at.0, at.1.clone()), Value::Entry(inode));
+        let mut node = self.changed(node);
+        node.links.push(HardLink { at: at.clone(), covers: false });
+        self.put(Key::Node(inode), Value::Node(node));
+        Ok(Reply::Inode(inode))
+    }
+
+    /// The change of the first name, for all names of a node.
+    pub(super) fn of_all_names(&mut self, node: &Node, change: Change, but: Bug) -> Result<Change, Stop> {
+        if node.links.is_empty() || planted(but) {
+            return Ok(change);
+        }
+        let also = node.links.iter().map(|link| self.path(&link.at)).collect::<Result<_, _>>()?;
+        Ok(Change::Linked { change: Box::new(change), also })
+    }
+
+    /// A node loses a name. Without any a file stays for those who have it open; anything else ends.
+    fn take_name(&mut self, inode: Inode, node: Node, at: &At) {
+        let node = self.changed(node).without(at);
+        match (&node.at, &node.kind) {
+            (None, Kind::Link(_) | Kind::Special(_)) => self.delete(Key::Node(inode)),
+            _ => self.put(Key::Node(inode), Value::Node(node)),
+        }
+    }
+
+    /// Something of what the store has of a node changes now.
+    fn changed(&self, node: Node) -> Node {
+        let times = Times { changed: self.now(), ..node.times };
+        Node { times, ..node }
     }
 
     /// Refuses if a directory is another or lies below it.
@@ -184,7 +256,7 @@ impl Node {
     fn is_at_target(&self) -> bool {
         match self.kind {
             Kind::File(_) => self.journalled != Version::NONE,
-            Kind::Directory | Kind::Link(_) => true,
+            Kind::Directory | Kind::Link(_) | Kind::Special(_) => true,
         }
     }
 }

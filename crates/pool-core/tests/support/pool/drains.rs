@@ -194,7 +194,7 @@ impl World {
             self.report.published += 1;
         }
         let complete = |of: (Inode, Version)| self.temporary.contains_key(&of);
-        match self.target.change(&effect.change, effect.maybe_done || self.oracle.any_lost, complete) {
+        match self.target.change(&effect.change, effect.maybe_done || self.oracle.any_lost, &complete) {
             Ok(()) => self.drain_completes(number, effect.journal, Outcome::Done),
             Err(what) => self.wrong(what),
         }

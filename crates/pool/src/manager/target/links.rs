@@ -1,0 +1,201 @@
+//! Files with several names: hard links, or copies where the target's file system has none.
+
+use std::fs::Metadata;
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use surgetank_pool_core::meta::value::{self, Change, Placed};
+
+use super::{Target, found, give_placed, have_same_bytes, is, placed, rename_new, theirs};
+
+impl Target {
+    /// Gives what the pool has put at one place another, where nothing is.
+    pub(super) fn link(&self, from: &Path, to: &Path, was: Option<Placed>, maybe_done: bool) -> Result<Placed> {
+        let (is_at, was) = match (found(from)?, was) {
+            (Some(is_at), Some(was)) if is(&is_at, Some(was)) => (is_at, was),
+            (Some(_), _) => return Err(theirs()),
+            (None, _) => return Err(ErrorKind::NotFound.into()),
+        };
+        match found(to)? {
+            None => self.link_new(from, to, &is_at)?,
+            Some(done) if maybe_done && is_same(from, &is_at, to, &done)? => {}
+            Some(_) => return Err(theirs()),
+        }
+        Ok(placed(was.node, &std::fs::symlink_metadata(to)?))
+    }
+
+    /// A link, under a name that nothing has.
+    fn link_new(&self, from: &Path, to: &Path, is_at: &Metadata) -> Result<()> {
+        // Not what a symbolic link points at.
+        match std::fs::hard_link(from, to) {
+            Err(error) if !may_be_copied(&error) => Err(error),
+            Err(_) if is_at.is_file() => {
+                let aside = self.directory.join(super::ASIDE).join(format!("{}.{}.copy", self.mount, self.publisher));
+                copy(from, &aside, is_at)?;
+                rename_new(&aside, to)
+            }
+            // What is neither a file nor can be linked stays under its first name alone.
+            Err(error) => Err(Error::new(ErrorKind::AlreadyExists, format!("it cannot have another name: {error}"))),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Makes a change of what has further names; what the pool has at all of them afterwards.
+    pub(super) fn change_all(
+        &self,
+        change: &Change,
+        also: &[value::Path],
+        maybe_done: bool,
+        was: &dyn Fn(usize) -> Option<Placed>,
+    ) -> Result<Vec<Option<Placed>>> {
+        match change {
+            Change::Publish { path, .. } => {
+                let first = self.at(path);
+                let before: Vec<Option<Metadata>> =
+                    also.iter().map(|path| found(&self.at(path))).collect::<Result<_>>()?;
+                // Nothing is replaced if one of them is somebody else's.
+                for (at, before) in (1..).zip(&before) {
+                    if before.as_ref().is_some_and(|before| !is(before, was(at))) && !maybe_done {
+                        return Err(theirs());
+                    }
+                }
+                let mut all = self.change(change, maybe_done, &[was(0)])?;
+                let node = all.first().copied().flatten().map(|placed| placed.node).unwrap_or_default();
+                let is_first = std::fs::symlink_metadata(&first)?;
+                for ((at, path), before) in (1..).zip(also).zip(before) {
+                    let to = self.at(path);
+                    match before {
+                        Some(before) if is(&before, was(at)) => self.link_over(&first, &to, &is_first)?,
+                        Some(before) if maybe_done && is_same(&first, &is_first, &to, &before)? => {
+                            self.link_over(&first, &to, &is_first)?;
+                        }
+                        Some(_) => return Err(theirs()),
+                        None => self.link_new(&first, &to, &is_first)?,
+                    }
+                    self.flush_parent(path)?;
+                    all.push(Some(placed(node, &std::fs::symlink_metadata(&to)?)));
+                }
+                Ok(all)
+            }
+            Change::Attributes { owner, times, .. } => {
+                let before: Vec<Option<Metadata>> =
+                    also.iter().map(|path| found(&self.at(path))).collect::<Result<_>>()?;
+                let mut all = self.change(change, maybe_done, &[was(0)])?;
+                for ((at, path), before) in (1..).zip(also).zip(before) {
+                    let to = self.at(path);
+                    // What is somebody else's under a further name stays as it is, and is found when that name is changed.
+                    all.push(match before {
+                        Some(before) => {
+                            give_placed(&to, &before, (*owner, *times), was(at), maybe_done).unwrap_or(was(at))
+                        }
+                        None => was(at),
+                    });
+                    self.flush_parent(path)?;
+                }
+                Ok(all)
+            }
+            other => self.change(other, maybe_done, &[was(0)]),
+        }
+    }
+
+    /// A link in the place of what the pool has put there.
+    fn link_over(&self, from: &Path, to: &Path, is_at: &Metadata) -> Result<()> {
+        if std::fs::symlink_metadata(to)?.ino() == is_at.ino() {
+            return Ok(());
+        }
+        let aside = self.directory.join(super::ASIDE).join(format!("{}.{}.link", self.mount, self.publisher));
+        remove(&aside)?;
+        self.link_new(from, &aside, is_at)?;
+        std::fs::rename(&aside, to)
+    }
+}
+
+/// Whether what is at one place is what is at another, or has the same bytes.
+fn is_same(one: &Path, is_one: &Metadata, other: &Path, is_other: &Metadata) -> Result<bool> {
+    let same = is_one.ino() == is_other.ino() && is_one.dev() == is_other.dev();
+    Ok(same || is_one.is_file() && is_other.is_file() && have_same_bytes(one, other)?)
+}
+
+/// Whether a file system that refuses a link so may take a copy.
+fn may_be_copied(error: &Error) -> bool {
+    use rustix::io::Errno;
+    let refuses = [Errno::PERM, Errno::MLINK, Errno::XDEV, Errno::OPNOTSUPP, Errno::NOSYS];
+    refuses.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn remove(at: &Path) -> Result<()> {
+    match std::fs::remove_file(at) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A copy with the same attributes, flushed.
+fn copy(from: &Path, to: &Path, is_at: &Metadata) -> Result<()> {
+    remove(to)?;
+    std::fs::copy(from, to)?;
+    let owner = (is_at.mode(), is_at.uid(), is_at.gid());
+    let nanoseconds = |seconds: i64, more: i64| {
+        seconds.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(more.cast_unsigned())
+    };
+    let accessed = nanoseconds(is_at.atime(), is_at.atime_nsec());
+    super::give(to, owner, value::Times { accessed, modified: super::modified(is_at), changed: 0 })?;
+    std::fs::File::open(to)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use surgetank_pool_core::id::{Inode, MountId};
+
+    use super::*;
+
+    #[test]
+    fn where_the_file_system_has_no_links_a_copy_has_bytes_and_attributes() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        std::fs::write(at("one"), "content").unwrap();
+        let is_at = std::fs::symlink_metadata(at("one")).unwrap();
+        copy(&at("one"), &at("other"), &is_at).unwrap();
+        let copied = std::fs::symlink_metadata(at("other")).unwrap();
+        assert_eq!(std::fs::read(at("other")).unwrap(), b"content");
+        assert_eq!(
+            (copied.mode(), copied.mtime(), copied.mtime_nsec()),
+            (is_at.mode(), is_at.mtime(), is_at.mtime_nsec())
+        );
+        assert!(is_same(&at("one"), &is_at, &at("other"), &copied).unwrap());
+        for errno in [libc_errno("EPERM"), libc_errno("EMLINK"), libc_errno("EXDEV")] {
+            assert!(may_be_copied(&Error::from_raw_os_error(errno)));
+        }
+        assert!(!may_be_copied(&ErrorKind::StorageFull.into()));
+    }
+
+    fn libc_errno(name: &str) -> i32 {
+        use rustix::io::Errno;
+        match name {
+            "EPERM" => Errno::PERM,
+            "EMLINK" => Errno::MLINK,
+            _ => Errno::XDEV,
+        }
+        .raw_os_error()
+    }
+
+    #[test]
+    fn a_link_to_what_is_somebody_elses_is_not_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = Target::new(PathBuf::from(directory.path()), MountId(1), 1);
+        let at = |name: &str| directory.path().join(name);
+        std::fs::write(at("ours"), "content").unwrap();
+        let ours = placed(Inode(1), &std::fs::symlink_metadata(at("ours")).unwrap());
+        target.link(&at("ours"), &at("also"), Some(ours), false).unwrap();
+        assert_eq!(std::fs::metadata(at("also")).unwrap().ino(), ours.number);
+        target.link(&at("ours"), &at("also"), Some(ours), true).unwrap();
+        assert!(target.link(&at("ours"), &at("also"), Some(ours), false).is_err());
+        std::fs::write(at("theirs"), "other").unwrap();
+        assert!(target.link(&at("ours"), &at("theirs"), Some(ours), true).is_err());
+        assert!(target.link(&at("theirs"), &at("more"), Some(ours), true).is_err());
+        assert!(target.link(&at("theirs"), &at("more"), None, true).is_err());
+    }
+}
