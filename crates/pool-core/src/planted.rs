@@ -82,8 +82,6 @@ surgetank_model::plant_bugs! {
         AgeIgnored,
         /// A publication of an old version ends the wait of a newer one.
         OldVersionDrains,
-        /// Of two owners of a mount that have locked the same bytes, the one that is looked at last counts.
-        WeakerLockCounts,
         /// A session's locks are not compared with those of others.
         LockedTwice,
         /// A session that has a file's locks to itself need not return them before another locks it.
