@@ -49,8 +49,8 @@ pub struct Manager {
 #[command(after_help = "Examples:
   surgetank pool benefactor --managers node1:7440 --memory '16 GiB' \\
       --listen node2:7441 --domain rack1 --key key --certificates pki/node2
-  surgetank pool benefactor --managers node1:7440 --memory '16 GiB' \
-      --ssd '200 GiB' --ssd-directory /nvme/pool \
+  surgetank pool benefactor --managers node1:7440 --memory '16 GiB' \\
+      --ssd '200 GiB' --ssd-directory /nvme/pool \\
       --listen node3:7441 --domain rack2 --key key --certificates pki/node3
 
 What is on its SSD is served and drained by its next start with the same directory. SIGTERM and SIGINT end it once the pool has nothing to drain; a second one ends it at once: what it has in memory is lost then, \
