@@ -316,8 +316,11 @@ impl Reconciler {
         said.iter().for_each(|text| tracing::info!(device = self.parts.name, "{text}"));
     }
 
-    /// Says why a step was refused, once.
+    /// Says why a step was refused, once. A step that the end of the device cut off is not: the next start goes on with it.
     pub(super) fn tell_refusal(&mut self) {
+        if self.held() {
+            return;
+        }
         let Some((controller, _)) = &self.parts.boosting else { return };
         let status = controller.status();
         let Some(reason) = &status.backing_off else { return };
