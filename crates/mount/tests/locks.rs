@@ -134,7 +134,7 @@ fn who_waits_for_a_lock_gets_it_when_it_is_free_or_is_interrupted() {
         let path = waits_at.at("file");
         let waiting = std::thread::spawn(move || flock(open(&path), FlockOperation::LockExclusive));
         // A program that waits ends when it is told to, also when it cannot refuse.
-        for signal in [rustix::process::Signal::INT, rustix::process::Signal::KILL] {
+        for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
             let mut program = Command::new("flock").arg(waits_at.at("file")).arg("true").spawn().unwrap();
             let at = rustix::process::Pid::from_child(&program);
             until("it waits", || {
