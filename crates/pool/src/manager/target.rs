@@ -282,9 +282,13 @@ fn placed(node: Inode, found: &Metadata) -> Placed {
     Placed { node, size: found.len(), modified: modified(found), number: found.ino() }
 }
 
-/// In nanoseconds since 1970; earlier times count from the end.
 fn modified(found: &Metadata) -> u64 {
-    found.mtime().cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec().cast_unsigned())
+    nanoseconds(found.mtime(), found.mtime_nsec())
+}
+
+/// A time of the kernel, in nanoseconds since 1970; earlier times count from the end.
+fn nanoseconds(seconds: i64, more: i64) -> u64 {
+    seconds.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(more.cast_unsigned())
 }
 
 /// Whether what is there is what the pool has put there last.

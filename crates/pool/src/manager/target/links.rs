@@ -50,13 +50,15 @@ impl Target {
         was: &dyn Fn(usize) -> Option<Placed>,
     ) -> Result<Vec<Option<Placed>>> {
         match change {
-            Change::Publish { path, .. } => {
-                let first = self.at(path);
+            Change::Publish { inode, version, path } => {
+                let (first, aside) = (self.at(path), self.aside(*inode, *version));
                 let before: Vec<Option<Metadata>> =
                     also.iter().map(|path| found(&self.at(path))).collect::<Result<_>>()?;
                 // Nothing is replaced if one of them is somebody else's.
-                for (at, before) in (1..).zip(&before) {
-                    if before.as_ref().is_some_and(|before| !is(before, was(at))) && !maybe_done {
+                for ((at, path), before) in (1..).zip(also).zip(&before) {
+                    let Some(before) = before.as_ref().filter(|before| !is(before, was(at))) else { continue };
+                    // A publisher that ended before it could record it has put the same bytes there.
+                    if !(maybe_done && before.is_file() && have_same_bytes(&aside, &self.at(path))?) {
                         return Err(theirs());
                     }
                 }
@@ -136,10 +138,7 @@ fn copy(from: &Path, to: &Path, is_at: &Metadata) -> Result<()> {
     remove(to)?;
     std::fs::copy(from, to)?;
     let owner = (is_at.mode(), is_at.uid(), is_at.gid());
-    let nanoseconds = |seconds: i64, more: i64| {
-        seconds.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(more.cast_unsigned())
-    };
-    let accessed = nanoseconds(is_at.atime(), is_at.atime_nsec());
+    let accessed = super::nanoseconds(is_at.atime(), is_at.atime_nsec());
     super::give(to, owner, value::Times { accessed, modified: super::modified(is_at), changed: 0 })?;
     std::fs::File::open(to)?.sync_all()
 }
@@ -148,7 +147,8 @@ fn copy(from: &Path, to: &Path, is_at: &Metadata) -> Result<()> {
 mod tests {
     use std::path::PathBuf;
 
-    use surgetank_pool_core::id::{Inode, MountId};
+    use surgetank_pool_core::id::{Inode, MountId, Version};
+    use surgetank_pool_core::meta::Name;
 
     use super::*;
 
@@ -180,6 +180,32 @@ mod tests {
             _ => Errno::XDEV,
         }
         .raw_os_error()
+    }
+
+    #[test]
+    fn a_version_is_published_under_no_name_if_one_is_somebody_elses() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = Target::new(PathBuf::from(directory.path()), MountId(1), 1);
+        let (inode, version) = (Inode(7), Version(1));
+        target.take_over().unwrap();
+        let aside = target.begin(inode, version, 0o644).unwrap();
+        std::fs::write(aside, "content").unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let [path, also] = ["one", "other"].map(|name| value::Path(vec![Name::new(name.as_bytes()).unwrap()]));
+        let change = Box::new(Change::Publish { inode, version, path });
+        let linked = Change::Linked { change, also: vec![also] };
+        std::fs::write(at("other"), "theirs").unwrap();
+        for maybe_done in [false, true] {
+            assert!(target.change(&linked, maybe_done, &[None, None]).is_err());
+            assert!(!at("one").exists(), "{maybe_done}");
+            assert_eq!(std::fs::read(at("other")).unwrap(), b"theirs");
+        }
+        // What a publisher that has ended put there is taken for done.
+        std::fs::write(at("other"), "content").unwrap();
+        assert!(target.change(&linked, false, &[None, None]).is_err());
+        target.change(&linked, true, &[None, None]).unwrap();
+        let number = |name: &str| std::fs::metadata(at(name)).unwrap().ino();
+        assert_eq!(number("one"), number("other"));
     }
 
     #[test]
