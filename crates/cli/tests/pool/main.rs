@@ -11,15 +11,13 @@ mod place;
 mod ssd;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::place::{MIB, Place, Pool, binary, bytes, can_mount, done, refused, run, signal, until};
+use crate::place::{MIB, Place, Pool, bytes, can_mount, done, refused, run, signal, until};
 
 #[test]
 fn a_pool_comes_up_is_mounted_drains_and_ends() {
@@ -71,23 +69,14 @@ fn a_killed_mount_loses_nothing_that_was_committed() {
     }
     let place = Place::new();
     let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "3");
-    let mut child = binary()
-        .args(["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--token", &pool.key])
-        .arg("--foreground")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.starts_with("mounted on"), "{line}");
+    let mut mount = place.mount_in_front(&pool, "mnt");
     fs::write(place.at("mnt/closed"), bytes(1, 6 * MIB)).unwrap();
     let torn = fs::File::create(place.at("mnt/torn")).unwrap();
     torn.write_all_at(&bytes(2, 3 * MIB), 0).unwrap();
     torn.sync_all().unwrap();
     torn.write_all_at(&bytes(3, 2 * MIB), 3 * MIB as u64).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    mount.0.kill().unwrap();
+    mount.0.wait().unwrap();
     assert!(torn.write_all_at(b"more", 0).is_err(), "the mount is dead");
     drop(torn);
     place.mount(&pool, "mnt2");
@@ -115,23 +104,15 @@ fn the_locks_of_a_killed_mount_are_free_once_its_session_is_over() {
     }
     let place = Place::new();
     let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "3");
-    let mut child = binary()
-        .args(["mount", &pool.address, &place.text("mnt"), "--target", &place.text("target"), "--token", &pool.key])
-        .arg("--foreground")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let mut mount = place.mount_in_front(&pool, "mnt");
     place.mount(&pool, "mnt2");
     let locked = fs::File::create(place.at("mnt/file")).unwrap();
     flock(&locked, FlockOperation::LockExclusive).unwrap();
     let other = fs::File::open(place.at("mnt2/file")).unwrap();
     let free = || flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok();
     assert!(!free());
-    child.kill().unwrap();
-    child.wait().unwrap();
+    mount.0.kill().unwrap();
+    mount.0.wait().unwrap();
     assert!(!free(), "the pool does not know yet whether the mount is dead");
     // Who waits gets it.
     let waiting = fs::File::open(place.at("mnt2/file")).unwrap();

@@ -147,6 +147,15 @@ impl Place {
         self.mount_durable(pool, point, "copies=2");
     }
 
+    /// Mounts in a process that can be killed.
+    pub(crate) fn mount_in_front(&self, pool: &Pool, point: &str) -> Started {
+        let (point, target) = (self.text(point), self.text("target"));
+        let arguments = ["mount", &pool.address, &point, "--target", &target, "--token", &pool.key, "--foreground"];
+        let (mount, line) = Started::new(&arguments);
+        assert!(line.starts_with("mounted on"), "{line}");
+        mount
+    }
+
     pub(crate) fn mount_durable(&self, pool: &Pool, point: &str, durable: &str) {
         let (point, target) = (self.text(point), self.text("target"));
         done(&["mount", &pool.address, &point, "--target", &target, "--token", &pool.key, "--durable", durable]);

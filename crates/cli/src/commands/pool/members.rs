@@ -53,8 +53,8 @@ pub struct Manager {
       --ssd '200 GiB' --ssd-directory /nvme/pool \\
       --listen node3:7441 --domain rack2 --key key --certificates pki/node3
 
-What is on its SSD is served and drained by its next start with the same directory. SIGTERM and SIGINT end it once the pool has nothing to drain; a second one ends it at once: what it has in memory is lost then, \
-and made again from copies on other benefactors.")]
+What is on its SSD is served and drained by its next start with the same directory. SIGTERM and SIGINT end it once the pool has \
+nothing to drain; a second one ends it at once: what it has in memory is lost then, and made again from copies on other benefactors.")]
 pub struct Benefactor {
     /// The managers' addresses: HOST:PORT,HOST:PORT…
     #[arg(long, value_name = "ADDRESSES")]
