@@ -4,7 +4,6 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use surgetank_pool::client::Stat;
-use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::meta::FileState;
 use surgetank_pool_core::meta::value::{Special, SpecialKind};
 
@@ -104,14 +103,4 @@ pub(crate) fn state(stat: &Stat, written: bool) -> Option<&'static str> {
         FileState::Replicated if stat.draining => "draining",
         FileState::Replicated => "replicated",
     })
-}
-
-/// The kernel's number of the root is 1, whatever the pool's is. No file of the pool has a number as small as a root's.
-pub(crate) fn number(root: Inode, inode: Inode) -> INodeNo {
-    if inode == root { INodeNo::ROOT } else { INodeNo(inode.0) }
-}
-
-/// The pool's number of what the kernel names.
-pub(crate) fn inode(root: Inode, number: INodeNo) -> Inode {
-    if number == INodeNo::ROOT { root } else { Inode(number.0) }
 }

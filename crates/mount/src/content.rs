@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -45,14 +46,14 @@ impl Tree {
         owner: Owner,
         (exclusive, truncate): (bool, bool),
     ) -> Result<(FileAttr, Opened), Errno> {
-        let at = self.at_new(parent, name)?;
+        let at = self.at(parent, name).await?;
         let (client, what) = (self.client().await?, name.to_string_lossy());
         let writer = match client.create_at(at.clone(), &what, owner).await {
             Ok(writer) => writer,
             Err(client::Error::Refused(_, Refusal::Exists)) if !exclusive => {
-                // Another mount was faster.
-                let stat = client.child(at, &what).await.map_err(|error| errno(&error))?;
-                let attributes = self.attributes(&stat);
+                // Another mount was faster, or somebody at the target.
+                let stat = client.child(at.clone(), &what).await.map_err(|error| errno(&error))?;
+                let attributes = self.attributes_at(parent, &at.1, &stat);
                 let opened = self.open(attributes.ino, true, truncate).await?;
                 return Ok((attributes, opened));
             }
@@ -71,7 +72,14 @@ impl Tree {
 
     /// Opens a file; `truncate`: what it has is dropped.
     pub(crate) async fn open(&self, number: INodeNo, writes: bool, truncate: bool) -> Result<Opened, Errno> {
-        let inode = self.inode(number);
+        if !writes
+            && !truncate
+            && self.numbers.inode(number).is_none()
+            && let Some(opened) = self.open_at_target(number).await?
+        {
+            return Ok(opened);
+        }
+        let inode = self.inode(number).await?;
         let file = self.files.take(inode, || what(inode));
         let mut gate = file.gate.lock().await;
         let opened = self.open_file(&file, &mut gate, writes, truncate).await;
@@ -79,6 +87,20 @@ impl Tree {
             self.files.end_use(inode);
         }
         opened
+    }
+
+    /// Opens a file for reading that the target alone has, where it is; `None`: the pool has it by now.
+    async fn open_at_target(&self, number: INodeNo) -> Result<Option<Opened>, Errno> {
+        let (directory, path) = self.numbers.place(number)?;
+        let client = self.client().await?;
+        let file = client.open_at_target(directory, &path, &what(directory)).await.map_err(|error| stale(&error))?;
+        let Some(file) = file else { return Ok(None) };
+        let handle = self.files.open_at_target(file, number);
+        // It may have been imported meanwhile.
+        if let Some(inode) = self.numbers.inode(number) {
+            self.files.imported(number, inode);
+        }
+        Ok(Some(Opened { handle, direct: false, keeps: false }))
     }
 
     async fn open_file(
@@ -138,6 +160,10 @@ impl Tree {
     }
 
     pub(crate) async fn read(&self, handle: u64, offset: u64, length: usize) -> Result<Bytes, Errno> {
+        if let Some(file) = self.files.at_target(handle) {
+            let read = tokio::task::spawn_blocking(move || read_at(&file, offset, length));
+            return read.await.map_err(|_| Errno::EIO)?.map_err(Errno::from);
+        }
         let handle = self.handle(handle)?;
         self.has_its_locks(&handle)?;
         let file = &handle.file;
@@ -293,6 +319,9 @@ impl Tree {
 
     /// `fsync`: as many benefactors have it as the mount's durability says, and every mount reads it.
     pub(crate) async fn sync(&self, handle: u64) -> Result<(), Errno> {
+        if self.files.at_target(handle).is_some() {
+            return Ok(());
+        }
         let handle = self.handle(handle)?;
         self.has_its_locks(&handle)?;
         let mut gate = handle.file.gate.lock().await;
@@ -307,6 +336,9 @@ impl Tree {
     /// A shell opens a file, gives it to a command under another number, and closes its own. Nothing has been written then, and the
     /// target need not see the empty file: that waits until the kernel releases the handle, or until the target has to see something else.
     pub(crate) async fn flush(&self, handle: u64, owner: files::Owner) -> Result<(), Errno> {
+        if self.files.at_target(handle).is_some() {
+            return Ok(());
+        }
         let handle = self.handle(handle)?;
         let has_its_locks = self.has_its_locks(&handle);
         handle.is_closing.store(true, Ordering::Release);
@@ -399,6 +431,9 @@ impl Tree {
 
     /// The kernel releases a handle.
     pub(crate) async fn release(&self, number: u64) {
+        if self.files.close_at_target(number) {
+            return;
+        }
         let Some(handle) = self.files.close(number) else { return };
         let file = &handle.file;
         if let Err(errno) = self.unlock_handle(file.inode, number).await {
@@ -439,6 +474,22 @@ impl Tree {
         }
         errno(error)
     }
+}
+
+/// Reads bytes; fewer only at the end of the file.
+fn read_at(file: &std::fs::File, offset: u64, length: usize) -> std::io::Result<Bytes> {
+    let mut bytes = vec![0; length];
+    let mut done = 0;
+    while done < length {
+        match file.read_at(&mut bytes[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes.into())
 }
 
 fn told(error: &client::Error) -> Errno {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use fuser::Errno;
+use fuser::{Errno, INodeNo};
 use surgetank_pool::client::{Reader, Writer};
 use surgetank_pool_core::id::{Inode, Version};
 use tokio::time::Instant;
@@ -119,6 +119,17 @@ pub(crate) struct Handle {
 pub(crate) type Owner = Option<u64>;
 
 impl Handle {
+    fn new(file: Arc<File>, writes: bool, generation: u64) -> Self {
+        Self {
+            file,
+            writes,
+            generation,
+            owners: Mutex::default(),
+            locked_in: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
+        }
+    }
+
     fn owners(&self) -> MutexGuard<'_, BTreeSet<Owner>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -157,7 +168,17 @@ impl Handle {
 struct Table {
     files: BTreeMap<Inode, (Arc<File>, usize)>,
     handles: BTreeMap<u64, Arc<Handle>>,
+    /// Handles of files that the target alone has, which are only read.
+    at_target: BTreeMap<u64, (INodeNo, Arc<std::fs::File>)>,
     next: u64,
+}
+
+impl Table {
+    fn take(&mut self, inode: Inode, what: impl FnOnce() -> String) -> Arc<File> {
+        let (file, uses) = self.files.entry(inode).or_insert_with(|| (Arc::new(File::new(inode, what())), 0));
+        *uses += 1;
+        Arc::clone(file)
+    }
 }
 
 /// See the module.
@@ -171,10 +192,7 @@ impl Files {
 
     /// The file, which stays in the table until its uses have ended as often.
     pub(crate) fn take(&self, inode: Inode, what: impl FnOnce() -> String) -> Arc<File> {
-        let mut table = self.table();
-        let (file, uses) = table.files.entry(inode).or_insert_with(|| (Arc::new(File::new(inode, what())), 0));
-        *uses += 1;
-        Arc::clone(file)
+        self.table().take(inode, what)
     }
 
     /// Whether nobody has the file any more; with its gate held, so that nobody who comes meanwhile finds it half closed.
@@ -213,16 +231,39 @@ impl Files {
         let mut table = self.table();
         table.next += 1;
         let number = table.next;
-        let handle = Handle {
-            file,
-            writes,
-            generation,
-            owners: Mutex::default(),
-            locked_in: AtomicU64::new(0),
-            is_closing: AtomicBool::new(false),
-        };
-        table.handles.insert(number, Arc::new(handle));
+        table.handles.insert(number, Arc::new(Handle::new(file, writes, generation)));
         number
+    }
+
+    /// A handle of a file that the target alone has, under the kernel's number of it.
+    pub(crate) fn open_at_target(&self, file: std::fs::File, of: INodeNo) -> u64 {
+        let mut table = self.table();
+        table.next += 1;
+        let number = table.next;
+        table.at_target.insert(number, (of, Arc::new(file)));
+        number
+    }
+
+    /// What such a handle reads.
+    pub(crate) fn at_target(&self, handle: u64) -> Option<Arc<std::fs::File>> {
+        self.table().at_target.get(&handle).map(|(_, file)| Arc::clone(file))
+    }
+
+    /// The pool has a file by now: whoever has it open sees what is written into it from now on.
+    pub(crate) fn imported(&self, of: INodeNo, inode: Inode) {
+        let mut table = self.table();
+        let handles: Vec<u64> =
+            table.at_target.iter().filter(|(_, (number, _))| *number == of).map(|(handle, _)| *handle).collect();
+        for handle in handles {
+            table.at_target.remove(&handle);
+            let file = table.take(inode, || format!("file {inode}"));
+            table.handles.insert(handle, Arc::new(Handle::new(file, false, 0)));
+        }
+    }
+
+    /// Closes a handle of a file that the target alone has; `false`: it is none.
+    pub(crate) fn close_at_target(&self, handle: u64) -> bool {
+        self.table().at_target.remove(&handle).is_some()
     }
 
     pub(crate) fn handle(&self, number: u64) -> Option<Arc<Handle>> {

@@ -21,15 +21,18 @@ use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::value::Attributes;
 use tokio::runtime::Handle as Runtime;
 
-use crate::attributes::{STATE, kind, nanoseconds, number, special};
+use crate::attributes::{STATE, kind, nanoseconds, special};
 use crate::content::Opened;
 use crate::locks::Ask;
+use crate::numbers::Numbers;
 use crate::tree::{Change, Tree};
 
 /// How long the kernel believes names and attributes.
 const LIVE: Duration = Duration::from_secs(1);
 /// Requests that the kernel may have in flight without somebody who waits for them.
 const BACKGROUND_MAX: u16 = 64;
+/// Entries that every directory has.
+const DOTS: u64 = 2;
 /// What the kernel may read ahead.
 const READ_AHEAD: u32 = 1 << 20;
 
@@ -62,9 +65,12 @@ fn directories(of: &Mutex<Directories>) -> MutexGuard<'_, Directories> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn entry(reply: ReplyEntry, result: Result<FileAttr, Errno>) {
+fn entry(tree: &Tree, reply: ReplyEntry, result: Result<FileAttr, Errno>) {
     match result {
-        Ok(attributes) => reply.entry(&LIVE, &attributes, Generation(0)),
+        Ok(attributes) => {
+            tree.numbers.given(attributes.ino);
+            reply.entry(&LIVE, &attributes, Generation(0));
+        }
         Err(errno) => reply.error(errno),
     }
 }
@@ -84,19 +90,15 @@ fn flags(opened: &Opened) -> FopenFlags {
     }
 }
 
-/// An entry of a directory: its cookie, number, kind, name, attributes.
-type Listed = (u64, INodeNo, FileType, Vec<u8>, Option<FileAttr>);
-
 /// What is in a directory, with the cookies of its entries, from one of them on.
-fn listed(tree: &Tree, directory: INodeNo, listing: &[(Name, Stat)], from: u64) -> Vec<Listed> {
-    let root = tree.inode(INodeNo::ROOT);
-    let dots = [b".".to_vec(), b"..".to_vec()].map(|name| (directory, FileType::Directory, name, None));
-    let entries = listing
-        .iter()
-        .map(|(name, stat)| (number(root, stat.inode), kind(stat), name.bytes().to_vec(), Some(tree.attributes(stat))));
-    let all = (1..).zip(dots.into_iter().chain(entries));
-    let from = all.skip(usize::try_from(from).unwrap_or(usize::MAX));
-    from.map(|(cookie, (number, kind, name, attributes))| (cookie, number, kind, name, attributes)).collect()
+fn listed(listing: &[(Name, Stat)], from: u64) -> impl Iterator<Item = (u64, &(Name, Stat))> {
+    let from = usize::try_from(from.saturating_sub(DOTS)).unwrap_or(usize::MAX).min(listing.len());
+    (from as u64 + DOTS + 1..).zip(&listing[from..])
+}
+
+/// The entries of every directory, as far as they were not read yet.
+fn dots(from: u64) -> impl Iterator<Item = (u64, &'static str)> {
+    (1..).zip([".", ".."]).skip(usize::try_from(from).unwrap_or(usize::MAX))
 }
 
 /// What the directory's handle is to show: fetched when it is read from its beginning.
@@ -144,11 +146,14 @@ impl Filesystem for PoolFilesystem {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
-        self.answer(async move |tree| entry(reply, tree.lookup(parent, &name).await));
+        self.answer(async move |tree| entry(&tree, reply, tree.lookup(parent, &name).await));
     }
 
-    fn forget(&self, _request: &Request, inode: INodeNo, _lookups: u64) {
-        self.tree.cached().remove(&self.tree.inode(inode));
+    fn forget(&self, _request: &Request, inode: INodeNo, lookups: u64) {
+        if let Some(of) = self.tree.numbers.inode(inode) {
+            self.tree.cached().remove(&of);
+        }
+        self.tree.numbers.forget(inode, lookups);
     }
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -211,7 +216,7 @@ impl Filesystem for PoolFilesystem {
         let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
         if let Some(special) = special(mode, device) {
             return self.answer(async move |tree| {
-                entry(reply, tree.make_special(parent, &name, special, owner).await);
+                entry(&tree, reply, tree.make_special(parent, &name, special, owner).await);
             });
         }
         self.answer(async move |tree| {
@@ -223,13 +228,13 @@ impl Filesystem for PoolFilesystem {
             if let Ok((_, opened)) = &made {
                 tree.release(opened.handle).await;
             }
-            entry(reply, closed.and(made.map(|(attributes, _)| attributes)));
+            entry(&tree, reply, closed.and(made.map(|(attributes, _)| attributes)));
         });
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
-        self.answer(async move |tree| entry(reply, tree.make_directory(parent, &name, owner).await));
+        self.answer(async move |tree| entry(&tree, reply, tree.make_directory(parent, &name, owner).await));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -245,7 +250,7 @@ impl Filesystem for PoolFilesystem {
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, to: &Path, reply: ReplyEntry) {
         let (name, to) = (name.to_owned(), to.as_os_str().as_bytes().to_vec());
         let owner = (0o777, request.uid(), request.gid());
-        self.answer(async move |tree| entry(reply, tree.make_link(parent, &name, to, owner).await));
+        self.answer(async move |tree| entry(&tree, reply, tree.make_link(parent, &name, to, owner).await));
     }
 
     fn rename(
@@ -270,7 +275,7 @@ impl Filesystem for PoolFilesystem {
 
     fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
-        self.answer(async move |tree| entry(reply, tree.link(inode, parent, &name).await));
+        self.answer(async move |tree| entry(&tree, reply, tree.link(inode, parent, &name).await));
     }
 
     fn open(&self, _request: &Request, inode: INodeNo, with: OpenFlags, reply: ReplyOpen) {
@@ -296,6 +301,7 @@ impl Filesystem for PoolFilesystem {
         let how = (with & libc::O_EXCL != 0, with & libc::O_TRUNC != 0);
         self.answer(async move |tree| match tree.create((parent, &name), owner, how).await {
             Ok((attributes, opened)) => {
+                tree.numbers.given(attributes.ino);
                 reply.created(&LIVE, &attributes, Generation(0), FileHandle(opened.handle), flags(&opened));
             }
             Err(errno) => reply.error(errno),
@@ -418,9 +424,16 @@ impl Filesystem for PoolFilesystem {
         let open = Arc::clone(&self.directories);
         self.answer(async move |tree| match listing(&tree, &open, inode, handle, offset).await {
             Ok(entries) => {
-                for (cookie, number, kind, name, _) in listed(&tree, inode, &entries, offset) {
-                    if reply.add(number, cookie, kind, OsStr::from_bytes(&name)) {
-                        break;
+                let is_full = dots(offset).any(|(cookie, name)| reply.add(inode, cookie, FileType::Directory, name));
+                if !is_full {
+                    for (cookie, (name, stat)) in listed(&entries, offset) {
+                        let number = match stat.at_target {
+                            true => Numbers::like(stat.inode.0),
+                            false => tree.numbers.number(stat.inode),
+                        };
+                        if reply.add(number, cookie, kind(stat), OsStr::from_bytes(name.bytes())) {
+                            break;
+                        }
                     }
                 }
                 reply.ok();
@@ -445,11 +458,17 @@ impl Filesystem for PoolFilesystem {
             };
             match listing(&tree, &open, inode, handle, offset).await {
                 Ok(entries) => {
-                    for (cookie, number, _, name, attributes) in listed(&tree, inode, &entries, offset) {
-                        let attributes = attributes.unwrap_or(own);
-                        let name = OsStr::from_bytes(&name);
-                        if reply.add(number, cookie, name, &LIVE, &attributes, Generation(0)) {
-                            break;
+                    let add = |(cookie, name)| reply.add(inode, cookie, name, &LIVE, &own, Generation(0));
+                    if !dots(offset).any(add) {
+                        for (cookie, (name, stat)) in listed(&entries, offset) {
+                            let attributes = tree.attributes_listed(inode, name, stat);
+                            let number = attributes.ino;
+                            tree.numbers.given(number);
+                            let name = OsStr::from_bytes(name.bytes());
+                            if reply.add(number, cookie, name, &LIVE, &attributes, Generation(0)) {
+                                tree.numbers.forget(number, 1);
+                                break;
+                            }
                         }
                     }
                     reply.ok();

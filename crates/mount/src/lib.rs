@@ -6,7 +6,7 @@
 //! - [`Mount`]: mounts, waits, ends;
 //! - [`point`]: mount points as the kernel has them;
 //! - `filesystem`: the kernel's calls; `tree`: names and attributes; `content`: what files contain; `files`: what is open; `locks`:
-//!   what is locked.
+//!   what is locked; `numbers`: what the kernel calls them.
 
 mod attributes;
 mod content;
@@ -14,6 +14,7 @@ mod errno;
 mod files;
 mod filesystem;
 mod locks;
+mod numbers;
 pub mod point;
 mod sessions;
 mod signals;

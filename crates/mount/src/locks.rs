@@ -166,8 +166,15 @@ impl Locks {
 impl Tree {
     /// Locks or unlocks.
     pub(crate) async fn lock(&self, ask: Ask) -> Result<(), Errno> {
+        // What the target alone has is imported: what others do not know they cannot find locked.
+        let inode = match ask.lock {
+            Some(_) => self.inode(ask.inode).await?,
+            None => match self.numbers.inode(ask.inode) {
+                Some(inode) => inode,
+                None => return Ok(()),
+            },
+        };
         let handle = self.files.handle(ask.handle).ok_or(Errno::EBADF)?;
-        let inode = self.inode(ask.inode);
         let Some(lock) = ask.lock else {
             self.has_its_locks(&handle)?;
             return self.unlock(inode, |state| state.owners.set(ask.owner, ask.range, None)).await;
@@ -178,7 +185,7 @@ impl Tree {
             let client = self.client().await?;
             let entry = self.locks.take(inode, client.session());
             let freed = entry.freed.notified();
-            match self.try_lock(&client, &entry, (&ask, lock), &handle).await? {
+            match self.try_lock(&client, (inode, &entry), (&ask, lock), &handle).await? {
                 Tried::Done => return Ok(()),
                 Tried::Locked { closing } if ask.waits.is_none() && (!closing || begun.elapsed() >= CLOSING) => {
                     return Err(Errno::EAGAIN);
@@ -198,11 +205,10 @@ impl Tree {
     async fn try_lock(
         &self,
         client: &PoolClient,
-        entry: &Entry,
+        (inode, entry): (Inode, &Entry),
         (ask, lock): (&Ask, Lock),
         handle: &Handle,
     ) -> Result<Tried, Errno> {
-        let inode = self.inode(ask.inode);
         let mut state = entry.state.lock().await;
         state.of(client.session());
         self.has_its_locks(handle)?;
@@ -266,7 +272,12 @@ impl Tree {
 
     /// What is in the way of a lock.
     pub(crate) async fn in_the_way(&self, ask: Ask, lock: Lock) -> Result<Option<InTheWay>, Errno> {
-        let inode = self.inode(ask.inode);
+        let inode = match self.numbers.inode(ask.inode) {
+            Some(inode) => inode,
+            // Nobody has locked what the target alone has.
+            None if self.stat(ask.inode).await?.at_target => return Ok(None),
+            None => self.inode(ask.inode).await?,
+        };
         let until = Instant::now() + self.timeout;
         loop {
             let client = self.client().await?;
@@ -369,13 +380,16 @@ impl Tree {
         }
         self.cached().remove(&inode);
         let Some(notifier) = self.notifier.get().cloned() else { return Ok(()) };
-        let number = crate::attributes::number(self.inode(INodeNo::ROOT), inode);
-        // The kernel may wait for reads that other tasks answer.
-        let dropped = tokio::task::spawn_blocking(move || notifier.inval_inode(number, 0, 0)).await;
-        if let Ok(Err(error)) = dropped
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!("the kernel does not drop what it has of {}: {error}", what(inode));
+        // It may know the file by two: this mount had shown it before another one imported it.
+        for number in BTreeSet::from([self.numbers.number(inode).0, inode.0]) {
+            let notifier = notifier.clone();
+            // The kernel may wait for reads that other tasks answer.
+            let dropped = tokio::task::spawn_blocking(move || notifier.inval_inode(INodeNo(number), 0, 0)).await;
+            if let Ok(Err(error)) = dropped
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!("the kernel does not drop what it has of {}: {error}", what(inode));
+            }
         }
         Ok(())
     }

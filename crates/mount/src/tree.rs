@@ -14,10 +14,11 @@ use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::operation::{At, Refusal};
 use surgetank_pool_core::meta::value::{Attributes, Special};
 
-use crate::attributes::{attributes, inode, number, state};
+use crate::attributes::{attributes, state};
 use crate::errno::{errno, stale};
 use crate::files::Files;
 use crate::locks::Locks;
+use crate::numbers::Numbers;
 use crate::sessions::Sessions;
 
 /// A mounted pool.
@@ -29,7 +30,7 @@ pub(crate) struct Tree {
     pub(crate) notifier: OnceLock<Notifier>,
     /// How long a call waits for the pool before it fails.
     pub(crate) timeout: Duration,
-    root: Inode,
+    pub(crate) numbers: Numbers,
     /// Files that programs have closed, and whose handles the kernel has not released yet.
     pub(crate) closed: Mutex<BTreeSet<Inode>>,
     /// The commit of which the kernel may have pages.
@@ -45,14 +46,14 @@ pub(crate) struct Change {
 
 impl Tree {
     pub(crate) fn new(sessions: Sessions, timeout: Duration) -> Self {
-        let root = sessions.present().root();
+        let numbers = Numbers::new(sessions.present().root());
         Self {
             sessions,
             files: Files::default(),
             locks: Locks::default(),
             notifier: OnceLock::new(),
             timeout,
-            root,
+            numbers,
             closed: Mutex::default(),
             cached: Mutex::default(),
         }
@@ -65,61 +66,87 @@ impl Tree {
         })
     }
 
-    pub(crate) fn inode(&self, number: INodeNo) -> Inode {
-        inode(self.root, number)
+    /// The pool's number of what the kernel names; what the target alone has is imported, for something of it is about to change.
+    pub(crate) async fn inode(&self, number: INodeNo) -> Result<Inode, Errno> {
+        if let Some(inode) = self.numbers.inode(number) {
+            return Ok(inode);
+        }
+        let (directory, path) = self.numbers.place(number)?;
+        let client = self.client().await?;
+        let what = path.0.last().map(Name::to_string).unwrap_or_default();
+        let inode = client.import(directory, &path, &what).await.map_err(|error| stale(&error))?.inode;
+        self.numbers.imported(number, inode);
+        self.files.imported(number, inode);
+        Ok(inode)
     }
 
+    /// The attributes of what the pool has.
     pub(crate) fn attributes(&self, stat: &Stat) -> FileAttr {
-        let uncommitted = self.files.find(stat.inode).and_then(|file| file.uncommitted());
-        attributes(number(self.root, stat.inode), stat, uncommitted)
+        self.attributes_as(self.numbers.number(stat.inode), stat)
+    }
+
+    fn attributes_as(&self, number: INodeNo, stat: &Stat) -> FileAttr {
+        let file = if stat.at_target { None } else { self.files.find(stat.inode) };
+        attributes(number, stat, file.and_then(|file| file.uncommitted()))
+    }
+
+    /// The attributes of what has a name.
+    pub(crate) fn attributes_at(&self, parent: INodeNo, name: &Name, stat: &Stat) -> FileAttr {
+        self.attributes_named(parent, name, stat, false)
+    }
+
+    /// The same of an entry of a directory that was read a moment ago.
+    pub(crate) fn attributes_listed(&self, parent: INodeNo, name: &Name, stat: &Stat) -> FileAttr {
+        self.attributes_named(parent, name, stat, true)
+    }
+
+    fn attributes_named(&self, parent: INodeNo, name: &Name, stat: &Stat, was: bool) -> FileAttr {
+        match stat.at_target {
+            true => self.attributes_as(self.numbers.at_target(parent, name, stat.inode.0, was), stat),
+            false => self.attributes(stat),
+        }
     }
 
     pub(crate) fn cached(&self) -> MutexGuard<'_, BTreeMap<Inode, Version>> {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name that may be looked for.
-    pub(crate) fn at(&self, parent: INodeNo, name: &OsStr) -> Result<At, Errno> {
-        let bytes = name.as_bytes();
-        if bytes.len() > 255 {
-            return Err(Errno::ENAMETOOLONG);
-        }
-        let name = Name::new(bytes).map_err(|_| Errno::EINVAL)?;
-        Ok((self.inode(parent), name))
-    }
-
-    /// A name that may be given: the target keeps what has no name yet under one that is none of the mount's.
-    pub(crate) fn at_new(&self, parent: INodeNo, name: &OsStr) -> Result<At, Errno> {
+    /// A name that may be given or taken away: the target keeps what has no name yet under one that is none of the mount's.
+    pub(crate) async fn at(&self, parent: INodeNo, name: &OsStr) -> Result<At, Errno> {
         if parent == INodeNo::ROOT && name == OsStr::new(ASIDE) {
             return Err(Errno::EPERM);
         }
-        self.at(parent, name)
+        let name = checked(name)?;
+        Ok((self.inode(parent).await?, name))
     }
 
     pub(crate) async fn lookup(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
-        let at = self.at(parent, name)?;
-        let stat = self.client().await?.child(at, &name.to_string_lossy()).await.map_err(|error| errno(&error))?;
-        Ok(self.attributes(&stat))
+        let (shown, name) = (name.to_string_lossy(), checked(name)?);
+        let (directory, mut path) = self.numbers.place(parent)?;
+        path.0.push(name.clone());
+        let stat = self.client().await?.below(directory, &path, &shown).await.map_err(|error| errno(&error))?;
+        Ok(self.attributes_at(parent, &name, &stat))
     }
 
     pub(crate) async fn stat(&self, number: INodeNo) -> Result<Stat, Errno> {
-        let inode = self.inode(number);
-        self.client().await?.node(inode, &what(inode)).await.map_err(|error| stale(&error))
+        let (directory, path) = self.numbers.place(number)?;
+        let client = self.client().await?;
+        client.below(directory, &path, &what(directory)).await.map_err(|error| stale(&error))
     }
 
     pub(crate) async fn get(&self, number: INodeNo) -> Result<FileAttr, Errno> {
-        Ok(self.attributes(&self.stat(number).await?))
+        Ok(self.attributes_as(number, &self.stat(number).await?))
     }
 
     /// Where a file's bytes are.
     pub(crate) async fn state(&self, number: INodeNo) -> Result<Option<&'static str>, Errno> {
         let stat = self.stat(number).await?;
-        let written = self.files.find(stat.inode).is_some_and(|file| file.is_dirty());
+        let written = !stat.at_target && self.files.find(stat.inode).is_some_and(|file| file.is_dirty());
         Ok(state(&stat, written))
     }
 
     pub(crate) async fn set(&self, number: INodeNo, change: Change) -> Result<FileAttr, Errno> {
-        let inode = self.inode(number);
+        let inode = self.inode(number).await?;
         if let Some(size) = change.size {
             self.set_size(inode, size, change.handle).await?;
         }
@@ -137,7 +164,7 @@ impl Tree {
     }
 
     pub(crate) async fn make_directory(&self, parent: INodeNo, name: &OsStr, owner: Owner) -> Result<FileAttr, Errno> {
-        let at = self.at_new(parent, name)?;
+        let at = self.at(parent, name).await?;
         self.settle(None).await;
         let (client, what) = (self.client().await?, name.to_string_lossy());
         let inode = client.make_directory_at(at, &what, owner).await.map_err(|error| errno(&error))?;
@@ -152,7 +179,7 @@ impl Tree {
         to: Vec<u8>,
         owner: Owner,
     ) -> Result<FileAttr, Errno> {
-        let at = self.at_new(parent, name)?;
+        let at = self.at(parent, name).await?;
         self.settle(None).await;
         let (client, what) = (self.client().await?, name.to_string_lossy());
         let inode = client.make_link_at(at, to, &what, owner).await.map_err(|error| errno(&error))?;
@@ -167,7 +194,7 @@ impl Tree {
         special: Special,
         owner: Owner,
     ) -> Result<FileAttr, Errno> {
-        let at = self.at_new(parent, name)?;
+        let at = self.at(parent, name).await?;
         self.settle(None).await;
         let (client, what) = (self.client().await?, name.to_string_lossy());
         let inode = client.make_special_at(at, special, &what, owner).await.map_err(|error| errno(&error))?;
@@ -176,23 +203,28 @@ impl Tree {
     }
 
     pub(crate) async fn remove_directory(&self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
-        let at = self.at(parent, name)?;
+        let at = self.at(parent, name).await?;
         self.settle(None).await;
         let client = self.client().await?;
-        client.remove_directory_at(at, &name.to_string_lossy()).await.map_err(|error| errno(&error))
+        client.remove_directory_at(at.clone(), &name.to_string_lossy()).await.map_err(|error| errno(&error))?;
+        self.numbers.unnamed(parent, &at.1);
+        Ok(())
     }
 
     pub(crate) async fn unlink(&self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
-        let at = self.at(parent, name)?;
+        let at = self.at(parent, name).await?;
         self.settle(None).await;
+        self.import_named(parent, &at.1).await?;
         let client = self.client().await?;
         self.keep_open(&client, &at).await?;
-        client.unlink_at(at, &name.to_string_lossy()).await.map_err(|error| errno(&error))
+        client.unlink_at(at.clone(), &name.to_string_lossy()).await.map_err(|error| errno(&error))?;
+        self.numbers.unnamed(parent, &at.1);
+        Ok(())
     }
 
     /// Another name for what is there.
     pub(crate) async fn link(&self, number: INodeNo, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
-        let (at, inode) = (self.at_new(parent, name)?, self.inode(number));
+        let (at, inode) = (self.at(parent, name).await?, self.inode(number).await?);
         self.settle(None).await;
         let client = self.client().await?;
         match client.link_node(inode, at, &name.to_string_lossy()).await {
@@ -209,13 +241,26 @@ impl Tree {
         replace: bool,
     ) -> Result<(), Errno> {
         let what = format!("{} to {}", from.1.to_string_lossy(), to.1.to_string_lossy());
-        let (from, to) = (self.at(from.0, from.1)?, self.at_new(to.0, to.1)?);
+        let (parents, from, to) = ((from.0, to.0), self.at(from.0, from.1).await?, self.at(to.0, to.1).await?);
         self.settle(None).await;
+        self.import_named(parents.0, &from.1).await?;
         let client = self.client().await?;
         if replace {
+            self.import_named(parents.1, &to.1).await?;
             self.keep_open(&client, &to).await?;
         }
-        client.rename_at(from, to, replace, &what).await.map_err(|error| errno(&error))
+        client.rename_at(from.clone(), to.clone(), replace, &what).await.map_err(|error| errno(&error))?;
+        self.numbers.unnamed(parents.0, &from.1);
+        self.numbers.unnamed(parents.1, &to.1);
+        Ok(())
+    }
+
+    /// What has a name keeps its number here when it loses that.
+    async fn import_named(&self, parent: INodeNo, name: &Name) -> Result<(), Errno> {
+        match self.numbers.named(parent, name) {
+            Some(number) => self.inode(number).await.map(|_| ()),
+            None => Ok(()),
+        }
     }
 
     /// What loses its name stays as long as somebody here has it open.
@@ -224,7 +269,9 @@ impl Tree {
             return Ok(());
         }
         let Ok(stat) = client.child(at.clone(), "").await else { return Ok(()) };
-        let Some(file) = self.files.find(stat.inode).filter(|_| stat.state.is_some()) else { return Ok(()) };
+        let Some(file) = self.files.find(stat.inode).filter(|_| stat.state.is_some() && !stat.at_target) else {
+            return Ok(());
+        };
         let mut gate = file.gate.lock().await;
         if !gate.is_kept {
             if gate.writer.is_none() {
@@ -236,8 +283,9 @@ impl Tree {
     }
 
     pub(crate) async fn entries(&self, number: INodeNo) -> Result<Vec<(Name, Stat)>, Errno> {
-        let inode = self.inode(number);
-        self.client().await?.entries(inode, &what(inode)).await.map_err(|error| stale(&error))
+        let (directory, path) = self.numbers.place(number)?;
+        let client = self.client().await?;
+        client.entries(directory, &path, &what(directory)).await.map_err(|error| stale(&error))
     }
 
     /// Closes what is still open, and ends the session: the file system is no longer mounted.
@@ -249,6 +297,14 @@ impl Tree {
         if let Err(error) = self.sessions.present().finish().await {
             tracing::warn!("{error}");
         }
+    }
+}
+
+/// A name that may be looked for.
+pub(crate) fn checked(name: &OsStr) -> Result<Name, Errno> {
+    match name.as_bytes() {
+        bytes if bytes.len() > 255 => Err(Errno::ENAMETOOLONG),
+        bytes => Name::new(bytes).map_err(|_| Errno::EINVAL),
     }
 }
 

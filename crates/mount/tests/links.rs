@@ -96,11 +96,14 @@ fn somebody_elses_file_at_the_place_of_a_further_name_stays() {
     }
     let pool = pool(2, 48);
     let mounted = Mounted::new(&pool, 1);
-    fs::write(mounted.at("one"), b"content").unwrap();
-    until_drained(&mounted.at("one"));
-    fs::write(pool.target().join("two"), b"theirs").unwrap();
+    // Both names are new, and somebody takes the second one before the target sees the file.
+    let open = File::create(mounted.at("one")).unwrap();
+    open.write_all_at(b"content", 0).unwrap();
     fs::hard_link(mounted.at("one"), mounted.at("two")).unwrap();
+    fs::write(pool.target().join("two"), b"theirs").unwrap();
+    drop(open);
     until("the conflict is told", || state(&mounted.at("two")) == "conflict");
+    assert!(!pool.target().join("one").exists());
     assert_eq!(fs::read(pool.target().join("two")).unwrap(), b"theirs");
     fs::write(mounted.at("one"), b"more").unwrap();
     until("the conflict is told", || state(&mounted.at("one")) == "conflict");

@@ -122,6 +122,41 @@ fn a_lock_of_one_mount_is_one_of_all_mounts() {
 }
 
 #[test]
+fn a_lock_of_what_the_target_alone_has_is_one_of_all_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let pool = pool(2, 48);
+    std::fs::write(pool.target().join("file"), "content").unwrap();
+    let (one, other) = (Mounted::new(&pool, 1), Mounted::new(&pool, 1));
+    // Both have it from the target before anybody locks it.
+    let (here, there) = (File::open(one.at("file")).unwrap(), File::open(other.at("file")).unwrap());
+    let is_content = |file: &File| {
+        let mut found = [0; 7];
+        file.read_exact_at(&mut found, 0).unwrap();
+        &found == b"content"
+    };
+    assert!(is_content(&here) && is_content(&there));
+    assert_eq!(in_the_way(&there, 0, 0).0, libc::F_UNLCK);
+    flock(&there, FlockOperation::Unlock).unwrap();
+    assert!(try_alone(&here) && !try_alone(&there));
+    assert_eq!(in_the_way(&there, 0, 0).0, libc::F_WRLCK);
+    assert!(is_content(&here) && is_content(&there));
+    let writer = OpenOptions::new().write(true).open(one.at("file")).unwrap();
+    writer.write_all_at(b"changed", 0).unwrap();
+    drop(writer);
+    flock(&here, FlockOperation::Unlock).unwrap();
+    until("it is free", || try_alone(&there));
+    let mut found = [0; 7];
+    there.read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(&found, b"changed");
+    assert!(!try_alone(&here));
+    drop((here, there));
+    one.end();
+    other.end();
+}
+
+#[test]
 fn who_waits_for_a_lock_gets_it_when_it_is_free_or_is_interrupted() {
     if !can_mount() {
         return;

@@ -40,6 +40,10 @@ surgetank_model::plant_bugs! {
         DirectoryRemovedWithEntries,
         /// An entry and the node that it stood for are read one after the other.
         EntryUnconfirmed,
+        /// What was unlinked or moved away is seen as long as the target still has it.
+        HiddenSeen,
+        /// A directory that was moved is looked for where the target does not have it yet.
+        MoveIgnored,
         /// Renames and unlinks pass a publication that they depend on.
         PublishedOutOfOrder,
         /// A benefactor that replaces another gets only the chunks that are written from then on.

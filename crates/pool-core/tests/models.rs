@@ -70,6 +70,11 @@ fn no_two_sessions_have_locks_that_exclude_each_other() {
 }
 
 #[test]
+fn a_mount_shows_the_union_of_the_pool_and_its_target_and_nothing_comes_back() {
+    all(1500, support::union::run);
+}
+
+#[test]
 fn a_stuck_target_stalls_nobody_and_no_file_waits_longer_than_the_limit_for_younger_ones() {
     all(400, support::draining::run);
 }

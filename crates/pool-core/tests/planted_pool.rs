@@ -12,7 +12,7 @@ use surgetank_pool_core::planted::{Bug, plant};
 /// A kind of run.
 type Run = fn(u64) -> Result<(), String>;
 
-const RUNS: [(&str, Run, u64); 11] = [
+const RUNS: [(&str, Run, u64); 12] = [
     ("placement", support::placement::run, 2000),
     ("holdings", support::holdings::run, 800),
     ("buffers", support::buffers::run, 300),
@@ -23,6 +23,7 @@ const RUNS: [(&str, Run, u64); 11] = [
     ("locked bytes", support::locks::owners, 500),
     ("locks", support::locks::run, 400),
     ("draining", support::draining::run, 400),
+    ("union", support::union::run, 1500),
     ("pool", pool::run, 800),
 ];
 

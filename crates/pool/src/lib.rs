@@ -9,8 +9,9 @@
 //! - [`meta`]: the store of names, files and groups;
 //! - [`chunks`]: what benefactors are asked; [`managers`]: whichever manager answers;
 //! - [`security`]: keys, tokens, certificates;
-//! - [`span`]: how a file is cut; [`wire`], [`rpc`]: how everything is sent and stored.
+//! - `beneath`: paths below a target; [`span`]: how a file is cut; [`wire`], [`rpc`]: how everything is sent and stored.
 
+mod beneath;
 pub mod benefactor;
 pub mod chunks;
 pub mod client;

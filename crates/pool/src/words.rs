@@ -78,6 +78,8 @@ wire_enum! {
         10 = Pool(number),
         11 = Placed(placed),
         12 = Locks(lockers),
+        13 = Hidden(journal),
+        14 = Hides(directory, name),
     }
     Refusal {
         0 = NotFound,

@@ -295,7 +295,7 @@ fn every_mistake_is_told_in_a_sentence() {
         let mut config = pool.config(3);
         (config.mount, config.timeout) = ("wide".to_owned(), Duration::from_millis(300));
         let wide = PoolClient::begin(config).await.unwrap();
-        let failed = write(&wide, "file", b"x").await.unwrap_err().to_string();
+        let failed = write(&wide, "other", b"x").await.unwrap_err().to_string();
         assert!(failed.contains("3 copies need benefactors in 3 failure domains; there are 2"), "{failed}");
         // A file that is larger than the pool.
         let mut config = pool.config(1);

@@ -224,7 +224,8 @@ fn a_mounts_token_reaches_its_own_target_alone() {
         assert!(matches!(answer, Ok(manager::Reply::Found(..))), "{answer:?}");
         for request in [
             lookup(others.of.root),
-            manager::Request::ReadDir(others.of.root),
+            manager::Request::ReadDir(others.of.root, value::Path::default(), None),
+            manager::Request::Import(others.of.root, value::Path::default()),
             manager::Request::Content(others.of.root),
         ] {
             let answer = ask_manager(&pool, &session, request).await;

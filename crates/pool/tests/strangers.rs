@@ -10,7 +10,8 @@ use std::time::Duration;
 use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
-use surgetank_pool_core::meta::value::Attributes;
+use surgetank_pool_core::meta::operation::Refusal;
+use surgetank_pool_core::meta::value::{Attributes, Path};
 use surgetank_pool_core::meta::{FileState, Name};
 
 /// Everything that the target is to see, it has seen.
@@ -29,7 +30,11 @@ async fn state(client: &PoolClient, path: &str) -> Option<FileState> {
 
 /// Writes a file anew.
 async fn rewrite(client: &PoolClient, path: &str, content: &[u8]) -> Result<(), Error> {
-    let inode = client.stat(path).await?.inode;
+    let name = Name::new(path.rsplit('/').next().unwrap_or_default().as_bytes()).unwrap();
+    let inode = match client.stat(path).await? {
+        stat if stat.at_target => client.import(client.root(), &Path(vec![name]), path).await?.inode,
+        stat => stat.inode,
+    };
     let mut writer = client.rewrite_node(inode, path).await?;
     writer.write(content).await?;
     writer.close().await
@@ -46,9 +51,11 @@ fn what_others_put_at_the_target_is_never_overwritten_moved_or_removed() {
             |name: &str| same(name, &std::fs::read(at(name)).unwrap(), format!("theirs: {name}").as_bytes());
         let own = bytes(1, MIB + 5);
 
-        // A name that is taken.
+        // A name that is taken while the file is written.
+        let mut writer = client.create("taken").await.unwrap();
         theirs("taken");
-        write(&client, "taken", &own).await.unwrap();
+        writer.write(&own).await.unwrap();
+        writer.close().await.unwrap();
         settled(&client).await;
         assert_eq!(state(&client, "taken").await, Some(FileState::Conflict));
         let waited = client.wait_drained("taken", LONG).await;
@@ -92,6 +99,7 @@ fn what_others_put_at_the_target_is_never_overwritten_moved_or_removed() {
 
         // A rename onto theirs, and one of what is theirs by now.
         drained(&client, "tmp", &own).await;
+        drained(&client, "final", &own).await;
         theirs("final");
         client.rename("tmp", "final").await.unwrap();
         settled(&client).await;
@@ -134,20 +142,25 @@ fn what_others_put_at_the_target_is_never_overwritten_moved_or_removed() {
             .unwrap();
         client.unlink("changed").await.unwrap();
         std::fs::create_dir(at("directory")).unwrap();
-        theirs("directory/taken");
-        client.make_directory("directory").await.unwrap();
         drained(&client, "directory/own", &own).await;
-        write(&client, "directory/taken", &own).await.unwrap();
+        let mut writer = client.create("directory/taken").await.unwrap();
+        theirs("directory/taken");
+        writer.write(&own).await.unwrap();
+        writer.close().await.unwrap();
         client.rename("directory", "renamed").await.unwrap();
         rewrite(&client, "renamed/own", &bytes(10, 10)).await.unwrap();
         client.wait_drained("renamed/own", LONG).await.unwrap();
         same("below", &std::fs::read(at("renamed/own")).unwrap(), &bytes(10, 10));
         client.unlink("renamed/own").await.unwrap();
         client.unlink("renamed/taken").await.unwrap();
-        client.remove_directory("renamed").await.unwrap();
-        theirs("link");
+        // Once the target has kept theirs, it is seen again.
+        let removed = client.remove_directory("renamed").await;
+        assert!(removed.is_ok() || matches!(removed, Err(Error::Refused(_, Refusal::NotEmpty))), "{removed:?}");
         let link = (client.root(), Name::new(b"link").unwrap());
         client.make_link_at(link, b"somewhere".to_vec(), "link", (0o777, 0, 0)).await.unwrap();
+        settled(&client).await;
+        std::fs::remove_file(at("link")).unwrap();
+        theirs("link");
         client.unlink("link").await.unwrap();
         settled(&client).await;
         assert!(!at("changed").exists(), "its own, with other attributes");
@@ -215,7 +228,7 @@ impl World {
                 client.unlink(name).await.unwrap();
                 self.own.remove(name);
             }
-            1 if name != other && self.own.contains_key(name) => {
+            1 if name != other && self.own.contains_key(name) && !self.theirs.contains_key(other) => {
                 client.rename(name, other).await.unwrap();
                 let content = self.own.remove(name).unwrap();
                 self.own.insert(other, content);
@@ -225,7 +238,14 @@ impl World {
                 let content = self.content();
                 match self.own.contains_key(name) {
                     true => rewrite(client, name, &content).await.unwrap(),
-                    false => write(client, name, &content).await.unwrap(),
+                    // What is theirs and is seen, a program may overwrite.
+                    false => {
+                        self.theirs.remove(name);
+                        match write(client, name, &content).await {
+                            Err(Error::Refused(_, Refusal::Exists)) => rewrite(client, name, &content).await.unwrap(),
+                            other => other.unwrap(),
+                        }
+                    }
                 }
                 self.own.insert(name, content);
                 self.touched.remove(name);

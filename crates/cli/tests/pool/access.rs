@@ -1,6 +1,7 @@
 //! Who may use a pool, and a pool of several processes.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use serde_json::Value;
@@ -148,9 +149,12 @@ fn what_benefactors_in_processes_of_their_own_have_on_ssd_outlives_them_all() {
     until("both lend", || classes() == ["ms", "s"]);
     let target = place.text("target");
     done(&["mount", &address, &point, "--target", &target, "--token", &key, "--durable", "copies=2,media=ssd"]);
-    // A target that is gone keeps everything in the pool.
+    // A target that is gone keeps everything in the pool. A new name would wait for it.
+    let file = fs::File::create(place.at("mnt/file")).unwrap();
     fs::rename(place.at("target"), place.at("aside")).unwrap();
-    fs::write(place.at("mnt/file"), bytes(1, 20 * MIB)).unwrap();
+    file.write_all_at(&bytes(1, 20 * MIB), 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
     // Dropping them is SIGKILL.
     drop((one, other));
     fs::rename(place.at("ssd1"), place.at("unmounted")).unwrap();

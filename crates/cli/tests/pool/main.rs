@@ -186,8 +186,11 @@ fn a_file_of_somebody_else_at_the_target_stays_and_the_conflict_is_told() {
     let place = Place::new();
     let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "2");
     place.mount(&pool, "mnt");
+    // It is put there while the file is written.
+    let file = fs::File::create(place.at("mnt/results")).unwrap();
+    file.write_all_at(&bytes(1, MIB), 0).unwrap();
     fs::write(place.at("target/results"), "of another job").unwrap();
-    fs::write(place.at("mnt/results"), bytes(1, MIB)).unwrap();
+    drop(file);
     let (code, told) = refused(&["pool", "wait", &place.text("mnt/results"), "--state", "drained"]);
     assert!(code == 1 && told.contains("somebody else has put or changed what is at its name at the target"), "{told}");
     let mut state = [0; 16];

@@ -81,6 +81,14 @@ pub enum Key {
     Journal(MountId, u64),
     /// What the pool put last at a name of the target: in which directory, by the number that the target has for that.
     Placed(MountId, u64, Name),
+    /// A name of a directory under which the target still has what an entry of the journal removes or moves: that is not seen.
+    Hidden(Inode, Name),
+    /// A directory that the target does not have yet: what is at its path there is not in it.
+    Unseen(Inode),
+    /// Which of these an entry of the journal ends.
+    Hides(MountId, u64),
+    /// An entry of the journal that moves a directory: until it is replayed, the target has the directory under its former path.
+    Moved(MountId, u64),
     /// Who has a role; it is there as long as its lease.
     Owner(Role),
     /// The number that tells the pool from any other.
@@ -118,6 +126,10 @@ pub enum Prefix {
     AllLocks,
     /// The journal of a mount.
     Journal(MountId),
+    /// Names of a directory that are hidden.
+    Hidden(Inode),
+    /// Directories of a mount that the target has not moved yet.
+    Moved(MountId),
 }
 
 impl Prefix {
@@ -136,6 +148,8 @@ impl Prefix {
             Self::Writers(inode) => Key::Writer(inode, SessionId(0)),
             Self::AllLocks => Key::Locks(Inode(0)),
             Self::Journal(mount) => Key::Journal(mount, 0),
+            Self::Hidden(inode) => Key::Hidden(inode, Name(Arc::default())),
+            Self::Moved(mount) => Key::Moved(mount, 0),
         }
     }
 
@@ -144,9 +158,10 @@ impl Prefix {
     pub fn has(self, key: &Key) -> bool {
         match (self, key) {
             (Self::Entries(of), Key::Entry(inode, _))
+            | (Self::Hidden(of), Key::Hidden(inode, _))
             | (Self::Groups(of), Key::Group(inode, ..))
             | (Self::Writers(of), Key::Writer(inode, _)) => of == *inode,
-            (Self::Journal(of), Key::Journal(mount, _)) => of == *mount,
+            (Self::Journal(of), Key::Journal(mount, _)) | (Self::Moved(of), Key::Moved(mount, _)) => of == *mount,
             (Self::Lends, Key::Lends(_))
             | (Self::Records, Key::Record(_))
             | (Self::Sessions, Key::Session(_))

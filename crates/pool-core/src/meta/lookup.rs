@@ -1,14 +1,17 @@
-//! What is at a path.
+//! What is at a path, in the pool and at its target.
+//!
+//! A mount shows the union of what the pool has and what lies at its target. A name that the pool does not know is looked for at the target
+//! ([`Lookup::falls_to`]), where the present path of its directory may be a former one of the pool's ([`Whereabouts`]).
 //!
 //! Directories are walked one after the other, each read on its own, as programs know it. The last entry and the node that it stands for
 //! are read at one revision: had the entry been read before the node, one that a rename replaced meanwhile would count as missing,
 //! though something had that name all the time.
 
-use crate::id::Inode;
-use crate::meta::key::{Key, Name};
+use crate::id::{Inode, MountId};
+use crate::meta::key::{Key, Name, Prefix};
 use crate::meta::operation::Refusal;
 use crate::meta::store::Stored;
-use crate::meta::value::{Kind, Node, Path, Value};
+use crate::meta::value::{Change, Kind, Node, Path, Value};
 use crate::planted::{Bug, planted};
 
 /// A walk along a path.
@@ -19,6 +22,7 @@ pub struct Lookup {
     names: Vec<Name>,
     /// What the last name stood for when it was read.
     guess: Option<Inode>,
+    falls: bool,
 }
 
 /// What a path leads to: a file, directory or symbolic link.
@@ -28,14 +32,25 @@ impl Lookup {
     /// From a directory; an empty path is that itself.
     #[must_use]
     pub fn new(directory: Inode, path: &Path) -> Self {
-        Self { at: directory, names: path.0.iter().rev().cloned().collect(), guess: None }
+        Self { at: directory, names: path.0.iter().rev().cloned().collect(), guess: None, falls: false }
     }
 
     /// The keys to read next, all at one revision.
     #[must_use]
     pub fn wants(&self) -> Vec<Key> {
-        let entry = self.names.last().map(|name| Key::Entry(self.at, name.clone()));
-        std::iter::once(Key::Node(self.at)).chain(entry).chain(self.guess.map(Key::Node)).collect()
+        let mut keys = vec![Key::Node(self.at)];
+        if let Some(name) = self.names.last() {
+            let hidden = Key::Hidden(self.at, name.clone());
+            keys.extend([Key::Entry(self.at, name.clone()), hidden, Key::Unseen(self.at)]);
+        }
+        keys.extend(self.guess.map(Key::Node));
+        keys
+    }
+
+    /// Once the path was not found: the last directory that the pool has of it, and the names below, if the target may have them.
+    #[must_use]
+    pub fn falls_to(&self) -> Option<(Inode, Path)> {
+        self.falls.then(|| (self.at, Path(self.names.iter().rev().cloned().collect())))
     }
 
     /// What [`Lookup::wants`] stands for, in that order; `None`: more is to be read.
@@ -54,7 +69,10 @@ impl Lookup {
         let inode = match (value(1), self.guess) {
             (_, Some(guess)) if planted(Bug::EntryUnconfirmed) => guess,
             (Some(Value::Entry(inode)), _) => *inode,
-            _ => return Some(Err(Refusal::NotFound)),
+            _ => {
+                self.falls = value(2).is_none() && value(3).is_none() || planted(Bug::HiddenSeen);
+                return Some(Err(Refusal::NotFound));
+            }
         };
         if self.names.len() > 1 {
             self.names.pop();
@@ -62,8 +80,88 @@ impl Lookup {
             return None;
         }
         match self.guess.replace(inode) {
-            Some(guess) if guess == inode => Some(node(2, inode)),
+            Some(guess) if guess == inode => Some(node(4, inode)),
             _ => None,
         }
     }
+}
+
+/// Where the target has a directory now: its path, but for moves that the target has not seen. Of the oldest of these nobody knows: it may
+/// have been made and not be on record. So there are one or two places to look at, in this order.
+#[derive(Clone, Debug)]
+pub struct Whereabouts {
+    /// The directory and those above it, as far as they are known.
+    chain: Vec<Inode>,
+    mount: Option<MountId>,
+}
+
+impl Whereabouts {
+    /// Of a directory.
+    #[must_use]
+    pub fn new(directory: Inode) -> Self {
+        Self { chain: vec![directory], mount: None }
+    }
+
+    /// What to read next, all at one revision.
+    #[must_use]
+    pub fn wants(&self) -> (Vec<Key>, Vec<Prefix>) {
+        (self.chain.iter().copied().map(Key::Node).collect(), self.mount.map(Prefix::Moved).into_iter().collect())
+    }
+
+    /// What [`Whereabouts::wants`] stands for, in that order; `None`: more is to be read.
+    pub fn read(
+        &mut self,
+        nodes: &[Option<Stored>],
+        moved: &[Vec<(Key, Stored)>],
+    ) -> Option<Result<Vec<Path>, Refusal>> {
+        let mut names = Vec::new();
+        for at in 0..self.chain.len() {
+            let Some(Value::Node(node)) = nodes.get(at).and_then(Option::as_ref).map(|stored| &stored.value) else {
+                return Some(Err(Refusal::NotFound));
+            };
+            self.mount = Some(node.mount);
+            let Some((parent, name)) = &node.at else {
+                if names.is_empty() {
+                    return Some(Ok(vec![Path::default()]));
+                }
+                names.reverse();
+                return moved.first().map(|moved| Ok(places(&Path(names), moved)));
+            };
+            names.push(name.clone());
+            // A directory has moved between two reads, or is read for the first time.
+            if self.chain.get(at + 1) != Some(parent) {
+                self.chain.truncate(at + 1);
+                self.chain.push(*parent);
+                return None;
+            }
+        }
+        None
+    }
+}
+
+/// Where a directory with this path may be while these moves are not on record.
+fn places(path: &Path, moved: &[(Key, Stored)]) -> Vec<Path> {
+    let mut moves: Vec<&Stored> = moved.iter().map(|(_, stored)| stored).collect();
+    moves.sort_by_key(|stored| std::cmp::Reverse(stored.created));
+    if planted(Bug::MoveIgnored) {
+        moves.clear();
+    }
+    let mut places = vec![before(path, &moves)];
+    moves.pop();
+    places.push(before(path, &moves));
+    places.dedup();
+    places
+}
+
+/// The path that a directory had before these moves, the newest first.
+fn before(path: &Path, moves: &[&Stored]) -> Path {
+    let mut path = path.clone();
+    for stored in moves {
+        if let Value::Journal(Change::Rename { from, to }) = &stored.value
+            && path.0.starts_with(&to.0)
+        {
+            path.0.splice(..to.0.len(), from.0.iter().cloned());
+        }
+    }
+    path
 }

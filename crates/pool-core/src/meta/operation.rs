@@ -18,7 +18,7 @@ use crate::id::{Inode, MountId, SessionId, Version};
 use crate::locks::{Lock, Range, Ranges};
 use crate::meta::key::{Key, Name, Prefix};
 use crate::meta::store::{Lease, Transaction};
-use crate::meta::value::{Attributes, Group, Placed, Special};
+use crate::meta::value::{Attributes, Group, Node, Placed, Special};
 use crate::placement::Place;
 
 pub use self::recorder::Reads;
@@ -185,6 +185,18 @@ pub enum Operation {
         placed: Vec<((u64, Name), Option<Placed>)>,
         /// The file that a conflict is about, if the entry does not name it.
         about: Option<Inode>,
+    },
+    /// What somebody else has put at the target becomes the pool's, as it was seen there: whatever is found there later that is
+    /// different is somebody else's again.
+    Import {
+        /// Where.
+        at: At,
+        /// Its number.
+        fresh: u64,
+        /// What it is: the target has all of it.
+        node: Node,
+        /// The number that the target has for the directory, and what it has there; `None`: a directory, which is nobody's.
+        placed: Option<(u64, Placed)>,
     },
     /// Nobody has an unlinked file open any more: it ends.
     Forget {
@@ -368,6 +380,7 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
         Operation::Published { publisher, mount, journal, ended, placed, about } => {
             recorder.published((*publisher, *mount), *journal, *ended, placed, *about)
         }
+        Operation::Import { at, fresh, node, placed } => recorder.import(at, *fresh, node, *placed),
         Operation::Forget { inode } => recorder.forget(*inode),
         Operation::Relocate { warden, inode, group, from, to } => {
             recorder.relocate(*warden, *inode, *group, None, (*from, *to))

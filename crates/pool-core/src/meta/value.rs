@@ -394,7 +394,7 @@ pub enum Value {
     Entry(Inode),
     /// Of [`Key::Group`](super::Key::Group).
     Group(Group),
-    /// Of [`Key::Journal`](super::Key::Journal).
+    /// Of [`Key::Journal`](super::Key::Journal), [`Key::Moved`](super::Key::Moved).
     Journal(Change),
     /// Of [`Key::Owner`](super::Key::Owner): who, in which life.
     Owner(u64),
@@ -406,4 +406,8 @@ pub enum Value {
     Locks(Vec<Locker>),
     /// Of [`Key::Placed`](super::Key::Placed).
     Placed(Placed),
+    /// Of [`Key::Hidden`](super::Key::Hidden), [`Key::Unseen`](super::Key::Unseen): the entry of the journal that ends it.
+    Hidden(u64),
+    /// Of [`Key::Hides`](super::Key::Hides): a name of a directory, or the directory itself.
+    Hides(Inode, Option<Name>),
 }

@@ -234,10 +234,13 @@ impl World {
         };
         let file = |inode: &Inode| self.versions.get(inode).map(|version| (*inode, Version(*version)));
         let expected: BTreeMap<Path, _> = self.names.iter().map(|(at, inode)| (path(at), file(inode))).collect();
-        if expected == self.target.0 {
-            Ok(())
-        } else {
-            Err(format!("the target has {:?}, not {expected:?}", self.target.0))
+        if expected != self.target.0 {
+            return Err(format!("the target has {:?}, not {expected:?}", self.target.0));
+        }
+        let hides = |key: &Key| matches!(key, Key::Hidden(..) | Key::Unseen(_) | Key::Hides(..) | Key::Moved(..));
+        match self.store.all().find(|(key, _)| hides(key)) {
+            Some(left) => Err(format!("{left:?} is left though the target has seen everything")),
+            None => Ok(()),
         }
     }
 }

@@ -11,3 +11,4 @@ pub mod namespace;
 pub mod placement;
 pub mod segments;
 pub mod target;
+pub mod union;

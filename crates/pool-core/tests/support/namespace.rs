@@ -135,6 +135,7 @@ impl Namespace {
                 Ok(Reply::Inode(inode))
             }
             Operation::MakeLink { .. } | Operation::MakeSpecial { .. } => unreachable!("only files are made here"),
+            Operation::Import { .. } => unreachable!("nothing is imported here"),
             Operation::SetAttributes { inode, .. } => {
                 if !self.directories.contains_key(inode) {
                     self.file(*inode)?;

@@ -18,7 +18,7 @@ use surgetank_pool_core::id::{BenefactorId, Inode, SessionId};
 use surgetank_pool_core::meta::operation::{At, Operation, Refusal, Reply as Done};
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::Path;
-use surgetank_pool_core::meta::{Durability, FileState, Kind, Name, Node};
+use surgetank_pool_core::meta::{Durability, FileState, Kind, Name};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tonic::Code;
@@ -277,7 +277,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn append(&self, path: &str) -> Result<Writer, Error> {
-        let (inode, _) = self.inner.lookup(path).await?;
+        let inode = self.inner.lookup(path).await?;
         self.write_node(inode, path).await
     }
 
@@ -286,7 +286,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn open(&self, path: &str) -> Result<Reader, Error> {
-        let (inode, _) = self.inner.lookup(path).await?;
+        let inode = self.inner.lookup(path).await?;
         self.read_node(inode, path).await
     }
 
@@ -328,8 +328,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn read_directory(&self, path: &str) -> Result<Vec<(Name, Stat)>, Error> {
-        let (inode, _) = self.inner.lookup(path).await?;
-        self.entries(inode, path).await
+        self.entries(self.inner.root, &Path(names(path)?), path).await
     }
 
     /// What is known of a file or directory.
@@ -337,8 +336,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn stat(&self, path: &str) -> Result<Stat, Error> {
-        let (inode, node) = self.inner.lookup(path).await?;
-        Ok(Stat::new(inode, node))
+        self.inner.found(Request::Lookup(self.inner.root, Path(names(path)?)), path).await
     }
 
     /// Waits until the target has what is committed of a file now, at that path or one that the file had.
@@ -457,15 +455,16 @@ impl Inner {
         Ok(numbers.0 - 1)
     }
 
-    async fn lookup(&self, path: &str) -> Result<(Inode, Node), Error> {
+    /// The pool's number of what is at a path, which becomes the pool's if the target alone has it.
+    async fn lookup(&self, path: &str) -> Result<Inode, Error> {
         self.lookup_names(path, names(path)?).await
     }
 
-    async fn lookup_names(&self, path: &str, names: Vec<Name>) -> Result<(Inode, Node), Error> {
-        match self.ask(Request::Lookup(self.root, Path(names))).await? {
-            Reply::Found(inode, node) => Ok((inode, node)),
-            Reply::Refused(refusal) => Err(Error::Refused(path.to_owned(), refusal)),
-            _ => Err(senseless()),
+    async fn lookup_names(&self, path: &str, names: Vec<Name>) -> Result<Inode, Error> {
+        let names = Path(names);
+        match self.found(Request::Lookup(self.root, names.clone()), path).await? {
+            stat if stat.at_target => Ok(self.found(Request::Import(self.root, names), path).await?.inode),
+            stat => Ok(stat.inode),
         }
     }
 
@@ -475,7 +474,7 @@ impl Inner {
         let Some(name) = names.pop() else {
             return Err(Error::Path(path.to_owned(), "it is the mount itself".to_owned()));
         };
-        let (directory, _) = self.lookup_names(path, names).await?;
+        let directory = self.lookup_names(path, names).await?;
         Ok((directory, name))
     }
 

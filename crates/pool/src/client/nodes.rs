@@ -2,13 +2,18 @@
 //!
 //! `what` is how a node is named in errors.
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+
 use surgetank_pool_core::id::{Inode, Version};
 use surgetank_pool_core::meta::operation::{At, Operation};
 use surgetank_pool_core::meta::value::{Attributes, Path, Special, Times};
 use surgetank_pool_core::meta::{FileState, Kind, Name, Node};
 
-use super::{Error, PoolClient, Reader, Writer, senseless};
-use crate::manager::{Reply, Request};
+use tokio::time::Instant;
+
+use super::{Error, Inner, LOOK, PoolClient, Reader, Writer, senseless};
+use crate::manager::{Listed, Reply, Request};
 
 /// Mode, user, group.
 pub type Owner = (u32, u32, u32);
@@ -42,6 +47,8 @@ pub struct Stat {
     pub draining: bool,
     /// A writer ended without a word, after the newest commit.
     pub torn: bool,
+    /// The target alone has it: the number is that which it has there, and means nothing to the pool.
+    pub at_target: bool,
 }
 
 impl Stat {
@@ -68,7 +75,29 @@ impl Stat {
             state,
             draining: node.published < node.journalled && node.journalled == node.version,
             torn: node.torn,
+            at_target: false,
         }
+    }
+
+    /// What lies at the target alone.
+    fn at_target(number: u64, node: Node) -> Self {
+        Self { is_named: true, names: 1, at_target: true, ..Self::new(Inode(number), node) }
+    }
+}
+
+impl Inner {
+    pub(super) async fn found(&self, request: Request, what: &str) -> Result<Stat, Error> {
+        match self.ask(request).await? {
+            Reply::Found(inode, node) => Ok(Stat::new(inode, node)),
+            Reply::AtTarget(found) => Ok(Stat::at_target(found.number, found.node)),
+            Reply::Refused(refusal) => Err(Error::Refused(what.to_owned(), refusal)),
+            _ => Err(senseless()),
+        }
+    }
+
+    fn unreadable(&self, what: &str, error: &impl std::fmt::Display) -> Error {
+        let why = format!("at the target {}: {error}", self.target.display());
+        Error::Unreadable { path: what.to_owned(), offset: 0, why }
     }
 }
 
@@ -96,7 +125,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn node(&self, inode: Inode, what: &str) -> Result<Stat, Error> {
-        self.found(Request::Lookup(inode, Path::default()), what).await
+        self.below(inode, &Path::default(), what).await
     }
 
     /// What is at a name.
@@ -104,28 +133,75 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn child(&self, (directory, name): At, what: &str) -> Result<Stat, Error> {
-        self.found(Request::Lookup(directory, Path(vec![name])), what).await
+        self.below(directory, &Path(vec![name]), what).await
     }
 
-    async fn found(&self, request: Request, what: &str) -> Result<Stat, Error> {
-        match self.inner.ask(request).await? {
-            Reply::Found(inode, node) => Ok(Stat::new(inode, node)),
-            Reply::Refused(refusal) => Err(Error::Refused(what.to_owned(), refusal)),
-            _ => Err(senseless()),
-        }
-    }
-
-    /// What is in a directory.
+    /// What is at a path below a directory, in the pool or at the target.
     ///
     /// # Errors
     /// [`Error`].
-    pub async fn entries(&self, directory: Inode, what: &str) -> Result<Vec<(Name, Stat)>, Error> {
-        match self.inner.ask(Request::ReadDir(directory)).await? {
-            Reply::Entries(entries) => {
-                Ok(entries.into_iter().map(|(name, (inode, node))| (name, Stat::new(inode, node))).collect())
+    pub async fn below(&self, directory: Inode, path: &Path, what: &str) -> Result<Stat, Error> {
+        self.inner.found(Request::Lookup(directory, path.clone()), what).await
+    }
+
+    /// What is at a path below a directory becomes the pool's, if the target alone has it: so begins every change of it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn import(&self, directory: Inode, path: &Path, what: &str) -> Result<Stat, Error> {
+        self.inner.found(Request::Import(directory, path.clone()), what).await
+    }
+
+    /// Opens a file that the target alone has, at a path below a directory; `None`: the pool has it by now.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn open_at_target(&self, directory: Inode, path: &Path, what: &str) -> Result<Option<File>, Error> {
+        let until = self.inner.until();
+        loop {
+            let found = match self.inner.ask(Request::Lookup(directory, path.clone())).await? {
+                Reply::AtTarget(found) => found,
+                Reply::Found(..) => return Ok(None),
+                Reply::Refused(refusal) => return Err(Error::Refused(what.to_owned(), refusal)),
+                _ => return Err(senseless()),
+            };
+            let target = self.inner.target.clone();
+            let opened = tokio::task::spawn_blocking(move || {
+                let file = crate::beneath::file(&target, &found.path)?;
+                let is_same = file.metadata()?.ino() == found.number;
+                if is_same { Ok(file) } else { Err(std::io::Error::other("another has taken its place")) }
+            });
+            match opened.await {
+                Ok(Ok(file)) => return Ok(Some(file)),
+                // It was moved or replaced between the two looks.
+                Ok(Err(_)) if Instant::now() < until => tokio::time::sleep(LOOK).await,
+                Ok(Err(error)) => return Err(self.inner.unreadable(what, &error)),
+                Err(error) => return Err(self.inner.unreadable(what, &error)),
             }
-            Reply::Refused(refusal) => Err(Error::Refused(what.to_owned(), refusal)),
-            _ => Err(senseless()),
+        }
+    }
+
+    /// What is in a directory, in the order of the names.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn entries(&self, directory: Inode, path: &Path, what: &str) -> Result<Vec<(Name, Stat)>, Error> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            match self.inner.ask(Request::ReadDir(directory, path.clone(), after.clone())).await? {
+                Reply::Entries(listed, more) => {
+                    after = listed.last().map(|listed| listed.name.clone()).or(after);
+                    all.extend(listed.into_iter().map(|Listed { name, inode, node, at_target }| match at_target {
+                        true => (name, Stat::at_target(inode.0, node)),
+                        false => (name, Stat::new(inode, node)),
+                    }));
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                Reply::Refused(refusal) => return Err(Error::Refused(what.to_owned(), refusal)),
+                _ => return Err(senseless()),
+            }
         }
     }
 

@@ -1,8 +1,6 @@
 //! Reads what is committed: from whichever copy answers, else from the target.
 
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +8,7 @@ use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::GroupOf;
 use surgetank_pool_core::id::{Inode, Version};
 use surgetank_pool_core::meta::value::Path;
-use surgetank_pool_core::meta::{FileState, Group, Kind, Node};
+use surgetank_pool_core::meta::{FileState, Group, Kind, Name, Node};
 use surgetank_pool_core::placement::Stripe;
 use tokio::time::Instant;
 
@@ -104,7 +102,9 @@ impl Reader {
         let until = self.inner.until();
         loop {
             if self.content.node.kind == Kind::File(FileState::Evicted) {
-                return at_target(&self.inner, &self.path, &self.content.node, offset).await.map(Bytes::from);
+                return at_target(&self.inner, &self.path, (self.inode, &self.content.node), offset)
+                    .await
+                    .map(Bytes::from);
             }
             let failed = match group_of(&self.content, offset) {
                 Some((index, version, group)) => {
@@ -117,7 +117,7 @@ impl Reader {
                 None => Failed { why: "the store has no group for it".to_owned(), forever: true },
             };
             if self.content.node.kind == Kind::File(FileState::Drained)
-                && let Ok(bytes) = at_target(&self.inner, &self.path, &self.content.node, offset).await
+                && let Ok(bytes) = at_target(&self.inner, &self.path, (self.inode, &self.content.node), offset).await
             {
                 return Ok(Bytes::from(bytes));
             }
@@ -185,46 +185,74 @@ pub(super) async fn read_chunk(
 }
 
 /// Reads a chunk of a file that the target alone has.
-pub(super) async fn at_target(inner: &Inner, path: &str, node: &Node, offset: u64) -> Result<Vec<u8>, Error> {
+pub(super) async fn at_target(
+    inner: &Inner,
+    path: &str,
+    (inode, node): (Inode, &Node),
+    offset: u64,
+) -> Result<Vec<u8>, Error> {
     let until = inner.until();
     loop {
-        let file = inner.target.join(path_of(inner, node).await?);
+        let (target, at) = (inner.target.clone(), path_of(inner, inode, node).await?);
+        let name = at.0.last().cloned();
         let (size, length) = (node.size, usize::try_from(CHUNK.min(node.size - offset)).unwrap_or_default());
         let read = tokio::task::spawn_blocking(move || {
-            let file = std::fs::File::open(file)?;
+            let (file, directory) = crate::beneath::file_in(&target, &at)?;
             let found = file.metadata()?.len();
             if found != size {
                 return Err(std::io::Error::other(format!("the target has {found} bytes, and {size} were written")));
             }
             let mut bytes = vec![0; length];
             file.read_exact_at(&mut bytes, offset)?;
-            Ok(bytes)
+            Ok((bytes, directory))
         });
-        match read.await {
-            Ok(Ok(bytes)) => return Ok(bytes),
-            // A rename of it may not have reached the target yet.
-            Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound && Instant::now() < until => {}
-            Ok(Err(error)) => {
-                let why = format!("at the target: {error}");
-                return Err(Error::Unreadable { path: path.to_owned(), offset, why });
+        let failed = match (read.await, name) {
+            (Ok(Ok((bytes, directory))), Some(name)) => {
+                if is_of(inner, inode, (directory, name)).await? {
+                    return Ok(bytes);
+                }
+                "a file is there that it takes the place of".to_owned()
             }
-            Err(error) => return Err(Error::Unreadable { path: path.to_owned(), offset, why: error.to_string() }),
+            // A rename of it may not have reached the target yet.
+            (Ok(Err(error)), _) if error.kind() == std::io::ErrorKind::NotFound => error.to_string(),
+            (Ok(Err(error)), _) => return Err(not_at_target(path, offset, &error)),
+            (Err(error), _) => return Err(not_at_target(path, offset, &error)),
+            (Ok(Ok(_)), None) => return Err(not_at_target(path, offset, &"it has no name")),
+        };
+        if Instant::now() >= until {
+            return Err(not_at_target(path, offset, &failed));
         }
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// Where a node is below the mount's root, now.
-async fn path_of(inner: &Inner, node: &Node) -> Result<PathBuf, Error> {
+fn not_at_target(path: &str, offset: u64, why: &impl std::fmt::Display) -> Error {
+    Error::Unreadable { path: path.to_owned(), offset, why: format!("at the target: {why}") }
+}
+
+/// Whether what the target has at a name of a directory, by its number there, is not another file of the pool, which a rename that waits
+/// will replace.
+async fn is_of(inner: &Inner, inode: Inode, (directory, name): (u64, Name)) -> Result<bool, Error> {
+    match inner.ask(Request::Recorded(inode, directory, name)).await? {
+        Reply::Recorded(placed) => Ok(placed.is_none_or(|placed| placed.node == inode)),
+        Reply::Refused(refusal) => Err(Error::Refused(String::new(), refusal)),
+        _ => Err(senseless()),
+    }
+}
+
+/// Where a node is below the mount's root, now; where it was, if it has lost its name.
+async fn path_of(inner: &Inner, inode: Inode, node: &Node) -> Result<Path, Error> {
+    let above = async |inode| match inner.ask(Request::Lookup(inode, Path::default())).await? {
+        Reply::Found(_, node) => Ok(node.at),
+        Reply::Refused(refusal) => Err(Error::Refused(String::new(), refusal)),
+        _ => Err(senseless()),
+    };
     let mut names = Vec::new();
-    let mut at = node.at.clone();
+    let mut at = above(inode).await?.or_else(|| node.at.clone());
     while let Some((directory, name)) = at {
         names.push(name);
-        at = match inner.ask(Request::Lookup(directory, Path::default())).await? {
-            Reply::Found(_, node) => node.at,
-            Reply::Refused(refusal) => return Err(Error::Refused(String::new(), refusal)),
-            _ => return Err(senseless()),
-        };
+        at = above(directory).await?;
     }
-    Ok(names.iter().rev().map(|name| std::ffi::OsStr::from_bytes(name.bytes())).collect())
+    names.reverse();
+    Ok(Path(names))
 }

@@ -124,7 +124,7 @@ impl Writer {
         self.groups.clear();
         let mut offset = 0;
         while offset < size {
-            let bytes = at_target(&self.inner, &self.path, &content.node, offset).await?;
+            let bytes = at_target(&self.inner, &self.path, (self.inode, &content.node), offset).await?;
             self.write_at(offset, &bytes).await?;
             offset += bytes.len() as u64;
         }

@@ -1,10 +1,9 @@
 //! What clients and benefactors ask, but for operations.
 
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
-use surgetank_pool_core::meta::lookup::Lookup;
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
-use surgetank_pool_core::meta::value::{Lends, Mount, Path, Times};
+use surgetank_pool_core::meta::value::{Lends, Mount, Times};
 use surgetank_pool_core::meta::{Durability, FileState, Group, Key, Kind, Node, Prefix, Stored, Value};
 use surgetank_pool_core::placement::{COPIES_MAX, Media};
 use tonic::Status as Refused;
@@ -174,28 +173,6 @@ impl Manager {
         Ok(Reply::Done)
     }
 
-    /// What is at a path.
-    pub(super) async fn lookup(
-        &self,
-        directory: Inode,
-        path: &Path,
-        within: Option<Within>,
-    ) -> Result<Reply, Unavailable> {
-        let mut lookup = Lookup::new(directory, path);
-        loop {
-            let read = self.store.read(&lookup.wants(), &[]).await?;
-            if within.is_some_and(|within| !within.has(&read)) {
-                return Ok(Reply::Refused(NOT_ALLOWED));
-            }
-            if let Some(found) = lookup.read(&read.keys) {
-                return Ok(match found {
-                    Ok((inode, node)) => Reply::Found(inode, node),
-                    Err(refusal) => Reply::Refused(refusal),
-                });
-            }
-        }
-    }
-
     /// What a file contains, at one revision.
     pub(super) async fn content(&self, inode: Inode, by: &Claims) -> Result<Reply, Unavailable> {
         let read = self.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
@@ -212,43 +189,6 @@ impl Manager {
         let places = groups.iter().flat_map(|(_, _, group)| group.layout.places()).map(|place| place.id);
         let addresses = self.members.addresses(places);
         Ok(Reply::Content(Content { node, groups, addresses, ticket }))
-    }
-
-    /// What is in a directory.
-    pub(super) async fn read_dir(&self, inode: Inode, within: Option<Within>) -> Result<Reply, Unavailable> {
-        let read = self.store.read(&[Key::Node(inode)], &[Prefix::Entries(inode)]).await?;
-        if within.is_some_and(|within| !within.has(&read)) {
-            return Ok(Reply::Refused(NOT_ALLOWED));
-        }
-        match &values(&read)[..] {
-            [Some(Value::Node(node))] if node.kind == Kind::Directory => {}
-            [Some(_)] => return Ok(Reply::Refused(Refusal::NotADirectory)),
-            _ => return Ok(Reply::Refused(Refusal::NotFound)),
-        }
-        let entries: Vec<_> = read
-            .prefixes
-            .into_iter()
-            .flatten()
-            .filter_map(|(key, stored)| match (key, stored.value) {
-                (Key::Entry(_, name), Value::Entry(inode)) => Some((name, inode)),
-                _ => None,
-            })
-            .collect();
-        let keys: Vec<Key> = entries.iter().map(|(_, inode)| Key::Node(*inode)).collect();
-        let nodes = self.store.read(&keys, &[]).await?;
-        let mut found = Vec::with_capacity(keys.len());
-        for ((name, child), stored) in entries.into_iter().zip(nodes.keys) {
-            match stored.map(|stored| stored.value) {
-                Some(Value::Node(node)) => found.push((name, (child, node))),
-                // It ended between the two reads: the name may stand for another by now.
-                _ => {
-                    if let Reply::Found(child, node) = self.lookup(inode, &Path(vec![name.clone()]), within).await? {
-                        found.push((name, (child, node)));
-                    }
-                }
-            }
-        }
-        Ok(Reply::Entries(found))
     }
 
     pub(super) fn place(&self, place: &Place) -> Reply {
@@ -276,6 +216,7 @@ impl Manager {
             | Operation::Relocate { .. }
             | Operation::RelocateColumns { .. }
             | Operation::Lock { .. }
+            | Operation::Import { .. }
             | Operation::Forget { .. } => {
                 return Err(Refused::permission_denied("clients do not ask for this operation"));
             }
@@ -283,7 +224,11 @@ impl Manager {
         if matches!(by, Claims::Session(by) if !rights::may_do(by, operation)) {
             return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
         }
-        let ended = self.commits.perform_within(operation, Some(once), Within::of(by)).await;
+        let ended = match self.look_at_target(by, operation).await {
+            Ok(Some(refusal)) => self.commits.refuse(once, refusal).await,
+            Ok(None) => self.commits.perform_within(operation, Some(once), Within::of(by)).await,
+            Err(error) => Err(NotDone::Unavailable(error)),
+        };
         ended.map(Reply::Ended).map_err(|error| match error {
             NotDone::Unavailable(error) => Refused::unavailable(error.to_string()),
             // Another manager would say the same.
@@ -343,7 +288,7 @@ fn text(durability: Durability) -> String {
     }
 }
 
-fn values(read: &Snapshot) -> Vec<Option<&Value>> {
+pub(super) fn values(read: &Snapshot) -> Vec<Option<&Value>> {
     read.keys.iter().map(|stored| stored.as_ref().map(|stored| &stored.value)).collect()
 }
 

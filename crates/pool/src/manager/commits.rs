@@ -192,6 +192,24 @@ impl Commits {
         }
     }
 
+    /// Refuses a request; one that was sent before may have taken place, and does not later.
+    pub(super) async fn refuse(&self, once: Once, refusal: Refusal) -> Result<Ended, NotDone> {
+        loop {
+            if !once.again {
+                return Ok(Ended::Refused(refusal));
+            }
+            if let Some(ended) = self.settled(once).await? {
+                return Ok(ended);
+            }
+            let receipt = Key::Receipt(once.session.0, once.number);
+            let compares = vec![Compare::Absent(receipt.clone())];
+            let writes = vec![Write::PutLeased(receipt, Value::Receipt, once.lease)];
+            if self.commit(Transaction { compares, writes }).await? {
+                return Ok(Ended::Refused(refusal));
+            }
+        }
+    }
+
     /// What is known of a request whose answer did not come, or whose transaction was refused.
     async fn settled(&self, once: Once) -> Result<Option<Ended>, Unavailable> {
         let keys = [Key::Session(once.session), Key::Receipt(once.session.0, once.number)];

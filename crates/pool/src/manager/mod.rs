@@ -6,6 +6,7 @@
 mod answers;
 mod commits;
 mod locks;
+mod look;
 mod members;
 mod protocol;
 mod publisher;
@@ -14,6 +15,7 @@ mod repair;
 mod rights;
 mod roles;
 mod target;
+mod union;
 mod warden;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -31,7 +33,9 @@ use tonic::Status as Refused;
 pub(crate) use self::answers::groups;
 use self::commits::Commits;
 use self::members::Members;
-pub use self::protocol::{Begin, Begun, Content, Ended, NUMBERS, Once, Place, Reply, Request, State, Status};
+pub use self::protocol::{
+    AtTarget, Begin, Begun, Content, Ended, Listed, NUMBERS, Once, Place, Reply, Request, State, Status,
+};
 use self::rights::Within;
 use self::roles::Tenure;
 pub use self::target::ASIDE;
@@ -106,6 +110,7 @@ pub struct Manager {
     /// The pool's number.
     pool: u64,
     rate: rate::Rate,
+    targets: union::Targets,
     /// The next number that nobody else has, and the end of the block.
     numbers: AtomicU64,
 }
@@ -205,6 +210,7 @@ impl Manager {
             commits: Commits::new(Arc::clone(store), id, tenure.lease()),
             members: Members::new(config.membership),
             rate: rate::Rate::default(),
+            targets: union::Targets::default(),
             numbers: AtomicU64::new(id * NUMBERS),
             pool,
             config,
@@ -247,8 +253,10 @@ impl Service for Manager {
                 unique(&*self.store, lease).await.map(|revision| Reply::Numbers(revision.0 * NUMBERS))
             }
             Request::Lookup(directory, path) => self.lookup(directory, &path, within).await,
+            Request::Import(directory, path) => self.import(directory, &path, &by).await,
+            Request::Recorded(inode, directory, name) => self.recorded(inode, directory, &name, within).await,
             Request::Content(inode) => self.content(inode, &by).await,
-            Request::ReadDir(inode) => self.read_dir(inode, within).await,
+            Request::ReadDir(directory, path, after) => self.read_dir(directory, &path, after.as_ref(), within).await,
             Request::Place(place) => Ok(self.place(&place)),
             Request::Do(operation, once) => return self.act(&by, &operation, once).await,
             Request::Lock(operation) => return self.lock(&by, &operation).await,

@@ -3,7 +3,7 @@
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
 use surgetank_pool_core::meta::operation::{self, Operation, Refusal};
 use surgetank_pool_core::meta::store::Lease;
-use surgetank_pool_core::meta::value::{Lends, Mount, Path};
+use surgetank_pool_core::meta::value::{Lends, Mount, Path, Placed};
 use surgetank_pool_core::meta::{Durability, Group, Name, Node};
 use surgetank_pool_core::placement::{self, Layout, Media};
 
@@ -134,8 +134,8 @@ pub enum Request {
     Lookup(Inode, Path),
     /// What does a file contain?
     Content(Inode),
-    /// What is in a directory?
-    ReadDir(Inode),
+    /// What is in the directory at this path below that one? From behind this name on.
+    ReadDir(Inode, Path, Option<Name>),
     /// Where are chunks to go?
     Place(Place),
     /// An operation.
@@ -148,6 +148,10 @@ pub enum Request {
     Status,
     /// A benefactor that is dead is expected no longer: what it alone had is lost.
     Leave(BenefactorId),
+    /// What is at this path below that directory becomes the pool's, and so do the directories on the way, if the target alone has them.
+    Import(Inode, Path),
+    /// What has the pool put last at a name of a directory of the target on which a file is drained? By the number that the directory has there.
+    Recorded(Inode, u64, Name),
 }
 
 /// What a manager answers.
@@ -180,8 +184,8 @@ pub enum Reply {
     Refused(Refusal),
     /// What the file contains.
     Content(Content),
-    /// What is in the directory.
-    Entries(Vec<(Name, (Inode, Node))>),
+    /// What is in the directory, in the order of the names, and whether more is.
+    Entries(Vec<Listed>, bool),
     /// There, and this is how they are reached.
     Placed(Layout, Vec<(BenefactorId, String)>),
     /// Nowhere at present, with this reason.
@@ -192,6 +196,34 @@ pub enum Reply {
     Locked(Vec<Inode>),
     /// How the pool is.
     Status(Status),
+    /// It lies at the target alone.
+    AtTarget(AtTarget),
+    /// This, as far as is on record.
+    Recorded(Option<Placed>),
+}
+
+/// What lies at a target alone.
+#[derive(Clone, Debug)]
+pub struct AtTarget {
+    /// Where, now.
+    pub path: Path,
+    /// Its number there.
+    pub number: u64,
+    /// What the pool would have of it.
+    pub node: Node,
+}
+
+/// What is in a directory.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Under which name.
+    pub name: Name,
+    /// Its number: the pool's, or that which the target has for it.
+    pub inode: Inode,
+    /// What it is.
+    pub node: Node,
+    /// The target alone has it.
+    pub at_target: bool,
 }
 
 /// Numbers of a block.
@@ -205,6 +237,8 @@ wire_struct! {
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
     Status { benefactors, states, files, journal, drain_bytes_s }
+    AtTarget { path, number, node }
+    Listed { name, inode, node, at_target }
 }
 
 wire_enum! {
@@ -233,6 +267,7 @@ wire_enum! {
         17 = Link { inode, at, journal },
         16 = Lock { inode, session, number, ranges, how },
         15 = RelocateColumns { warden, inode, group, columns, from, to },
+        19 = Import { at, fresh, node, placed },
     }
     Ended { 0 = Before, 1 = Reply(reply), 2 = Refused(refusal), }
     Request {
@@ -243,13 +278,15 @@ wire_enum! {
         4 = Numbers(lease),
         5 = Lookup(directory, path),
         6 = Content(inode),
-        7 = ReadDir(inode),
+        7 = ReadDir(directory, path, after),
         8 = Place(place),
         9 = Do(operation, once),
         10 = Status,
         11 = Leave(id),
         12 = Lock(operation),
         13 = Locked(session, inodes),
+        14 = Import(directory, path),
+        15 = Recorded(inode, directory, name),
     }
     Reply {
         0 = Joined { lease, incarnation, millis, pool },
@@ -261,12 +298,14 @@ wire_enum! {
         6 = Found(inode, node),
         7 = Refused(refusal),
         8 = Content(content),
-        9 = Entries(entries),
+        9 = Entries(entries, more),
         10 = Placed(layout, addresses),
         11 = NoRoom(why),
         12 = Ended(ended),
         13 = Status(status),
         14 = Locked(inodes),
+        15 = AtTarget(found),
+        16 = Recorded(placed),
     }
 }
 
@@ -280,13 +319,15 @@ impl Method for Request {
             Self::Numbers(_) => "/surgetank.pool.Manager/Numbers",
             Self::Lookup(..) => "/surgetank.pool.Manager/Lookup",
             Self::Content(_) => "/surgetank.pool.Manager/Content",
-            Self::ReadDir(_) => "/surgetank.pool.Manager/ReadDir",
+            Self::ReadDir(..) => "/surgetank.pool.Manager/ReadDir",
             Self::Place(_) => "/surgetank.pool.Manager/Place",
             Self::Do(..) => "/surgetank.pool.Manager/Do",
             Self::Lock(_) => "/surgetank.pool.Manager/Lock",
             Self::Locked(..) => "/surgetank.pool.Manager/Locked",
             Self::Status => "/surgetank.pool.Manager/Status",
             Self::Leave(_) => "/surgetank.pool.Manager/Leave",
+            Self::Import(..) => "/surgetank.pool.Manager/Import",
+            Self::Recorded(..) => "/surgetank.pool.Manager/Recorded",
         }
     }
 }

@@ -6,7 +6,7 @@ use surgetank_pool_core::id::{Inode, MountId};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::store::Compare;
 use surgetank_pool_core::meta::value::Mount;
-use surgetank_pool_core::meta::{Key, Value};
+use surgetank_pool_core::meta::{Key, Node, Value};
 use tonic::Status as Refused;
 
 use super::protocol::{Begin, NUMBERS, Request};
@@ -24,9 +24,15 @@ pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
         }
         (Claims::Session(by), Request::Lock(operation)) => is_own(by, operation),
         (Claims::Session(by), Request::Locked(session, _)) => *session == by.session,
-        (Claims::Session(_), Request::Lookup(..) | Request::Content(_) | Request::ReadDir(_) | Request::Place(_)) => {
-            true
-        }
+        (
+            Claims::Session(_),
+            Request::Lookup(..)
+            | Request::Content(_)
+            | Request::ReadDir(..)
+            | Request::Place(_)
+            | Request::Import(..)
+            | Request::Recorded(..),
+        ) => true,
         (Claims::Session(_), Request::Join(_) | Request::Begin(_) | Request::Leave(_)) | (Claims::Mount(_), _) => false,
     };
     if is_allowed { Ok(()) } else { Err(Refused::permission_denied("the token does not allow this request")) }
@@ -66,6 +72,15 @@ pub(super) fn may_do(by: &Session, operation: &Operation) -> bool {
             Operation::SetAttributes { attributes, .. } => keeps(attributes.user, attributes.group),
             _ => true,
         }
+}
+
+/// Whether a session may have what the target alone has become the pool's: so begins every change of it, with the rights of the pool's
+/// user. A session that gives everything to one user changes what is that user's.
+pub(super) fn may_import(by: &Claims, node: &Node) -> bool {
+    match by {
+        Claims::Session(by) => by.writes && by.owner.is_none_or(|(user, _)| user == node.owner.1),
+        Claims::Member | Claims::Mount(_) => true,
+    }
 }
 
 /// The mount that nodes must be of, and whether numbers are believed to be new.

@@ -247,6 +247,10 @@ impl Target {
             None => rename_new(from, to)?,
             // The kernel refuses one in which something is.
             Some(at_to) if at_to.is_dir() && moved.is_dir() => std::fs::rename(from, to)?,
+            // Of two names of one file the kernel would leave both.
+            Some(at_to) if is(&at_to, was.1) && (at_to.ino(), at_to.dev()) == (moved.ino(), moved.dev()) => {
+                std::fs::remove_file(from)?;
+            }
             Some(at_to) if !moved.is_dir() && is(&at_to, was.1) => std::fs::rename(from, to)?,
             Some(_) => return Err(theirs()),
         }
@@ -287,7 +291,7 @@ fn modified(found: &Metadata) -> u64 {
 }
 
 /// A time of the kernel, in nanoseconds since 1970; earlier times count from the end.
-fn nanoseconds(seconds: i64, more: i64) -> u64 {
+pub(super) fn nanoseconds(seconds: i64, more: i64) -> u64 {
     seconds.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(more.cast_unsigned())
 }
 

@@ -27,6 +27,10 @@ pub(super) fn of_key(key: &Key) -> Vec<u8> {
         Key::Placed(mount, directory, name) => {
             spelt(b't', &[&mount.0.to_be_bytes(), &directory.to_be_bytes(), name.bytes()])
         }
+        Key::Hidden(directory, name) => spelt(b'h', &[&directory.0.to_be_bytes(), name.bytes()]),
+        Key::Unseen(directory) => spelt(b'u', &[&directory.0.to_be_bytes()]),
+        Key::Hides(mount, number) => spelt(b'H', &[&mount.0.to_be_bytes(), &number.to_be_bytes()]),
+        Key::Moved(mount, number) => spelt(b'M', &[&mount.0.to_be_bytes(), &number.to_be_bytes()]),
         Key::Pool => spelt(b'p', &[]),
         Key::Record(id) => spelt(b'B', &[&id.0.to_be_bytes()]),
         Key::Receipt(of, number) => spelt(b'r', &[&of.to_be_bytes(), &number.to_be_bytes()]),
@@ -48,6 +52,8 @@ pub(super) fn of_prefix(prefix: Prefix) -> Vec<u8> {
         Prefix::Writers(inode) => spelt(b'w', &[&inode.0.to_be_bytes()]),
         Prefix::AllLocks => spelt(b'k', &[]),
         Prefix::Journal(mount) => spelt(b'j', &[&mount.0.to_be_bytes()]),
+        Prefix::Hidden(inode) => spelt(b'h', &[&inode.0.to_be_bytes()]),
+        Prefix::Moved(mount) => spelt(b'M', &[&mount.0.to_be_bytes()]),
     }
 }
 
@@ -65,11 +71,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<Key, Malformed> {
         b's' => Key::Session(SessionId(number(from)?)),
         b'm' => Key::Mount(MountId(number_32(from)?)),
         b'i' => Key::Node(Inode(number(from)?)),
-        b'd' => {
-            let directory = Inode(number(from)?);
-            let name = from.split_to(from.len());
-            Key::Entry(directory, Name::new(&name).map_err(|_| Malformed)?)
-        }
+        b'd' => Key::Entry(Inode(number(from)?), name(from)?),
+        b'h' => Key::Hidden(Inode(number(from)?), name(from)?),
+        b'u' => Key::Unseen(Inode(number(from)?)),
+        b'H' => Key::Hides(MountId(number_32(from)?), number(from)?),
+        b'M' => Key::Moved(MountId(number_32(from)?), number(from)?),
         b'g' => Key::Group(Inode(number(from)?), number_32(from)?, Version(number(from)?)),
         b'w' => Key::Writer(Inode(number(from)?), SessionId(number(from)?)),
         b'k' => Key::Locks(Inode(number(from)?)),
@@ -79,17 +85,18 @@ pub(super) fn read(bytes: &[u8]) -> Result<Key, Malformed> {
             b'w' => Key::Owner(Role::Warden),
             _ => return Err(Malformed),
         },
-        b't' => {
-            let (mount, directory) = (MountId(number_32(from)?), number(from)?);
-            let name = from.split_to(from.len());
-            Key::Placed(mount, directory, Name::new(&name).map_err(|_| Malformed)?)
-        }
+        b't' => Key::Placed(MountId(number_32(from)?), number(from)?, name(from)?),
         b'p' => Key::Pool,
         b'B' => Key::Record(BenefactorId(number_32(from)?)),
         b'r' => Key::Receipt(number(from)?, number(from)?),
         _ => return Err(Malformed),
     };
     if from.has_remaining() { Err(Malformed) } else { Ok(key) }
+}
+
+/// What is left is a name.
+fn name(from: &mut Bytes) -> Result<Name, Malformed> {
+    Name::new(&from.split_to(from.len())).map_err(|_| Malformed)
 }
 
 fn number(from: &mut Bytes) -> Result<u64, Malformed> {
@@ -121,6 +128,11 @@ mod tests {
             Key::Locks(Inode(9)),
             Key::Journal(MountId(2), 9),
             Key::Placed(MountId(2), 9, name("a")),
+            Key::Hidden(Inode(9), name("a")),
+            Key::Hidden(Inode(256), name("b")),
+            Key::Unseen(Inode(9)),
+            Key::Hides(MountId(2), 9),
+            Key::Moved(MountId(2), 9),
             Key::Owner(Role::Publisher(MountId(2))),
             Key::Owner(Role::Warden),
             Key::Pool,
@@ -157,6 +169,8 @@ mod tests {
             Prefix::Writers(Inode(9)),
             Prefix::AllLocks,
             Prefix::Journal(MountId(2)),
+            Prefix::Hidden(Inode(9)),
+            Prefix::Moved(MountId(2)),
         ];
         for prefix in prefixes {
             for key in all() {

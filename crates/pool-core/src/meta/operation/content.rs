@@ -159,7 +159,10 @@ impl Recorder<'_> {
                 None => self.delete(key),
             }
         }
-        let Some((inode, version)) = change.publishes() else { return self.in_conflict(about, ended) };
+        let Some((inode, version)) = change.publishes() else {
+            self.no_longer_hides(mount, journal, &change)?;
+            return self.in_conflict(about, ended);
+        };
         let Some(Value::Node(node)) = self.get(Key::Node(inode))?.map(|stored| &stored.value) else {
             return Ok(Reply::Done);
         };
@@ -175,6 +178,34 @@ impl Recorder<'_> {
         }
         self.put(Key::Node(inode), Value::Node(Node { kind, published: version, ..node.clone() }));
         Ok(Reply::Done)
+    }
+
+    /// The target has replayed an entry, or never will: what it has is seen again.
+    fn no_longer_hides(&mut self, mount: MountId, journal: u64, change: &Change) -> Result<(), Stop> {
+        match change {
+            Change::MakeDirectory(_) | Change::Remove(_) => {}
+            Change::Rename { .. } => self.delete(Key::Moved(mount, journal)),
+            Change::Publish { .. }
+            | Change::MakeLink { .. }
+            | Change::MakeSpecial { .. }
+            | Change::Link { .. }
+            | Change::Linked { .. }
+            | Change::Attributes { .. } => return Ok(()),
+        }
+        let key = Key::Hides(mount, journal);
+        let Some(Value::Hides(directory, name)) = self.get(key.clone())?.map(|stored| &stored.value) else {
+            return Ok(());
+        };
+        self.delete(key);
+        let hidden = match name {
+            Some(name) => Key::Hidden(*directory, name.clone()),
+            None => Key::Unseen(*directory),
+        };
+        // A later entry may hide the same name.
+        if self.get(hidden.clone())?.map(|stored| &stored.value) == Some(&Value::Hidden(journal)) {
+            self.delete(hidden);
+        }
+        Ok(())
     }
 
     /// A file that was at the target is not at its name there.

@@ -2,10 +2,10 @@
 
 use super::recorder::{Recorder, Stop};
 use super::{At, Refusal, Reply};
-use crate::id::{Inode, SessionId, Version};
+use crate::id::{Inode, MountId, SessionId, Version};
 use crate::meta::key::{Key, Prefix};
 use crate::meta::store::{Compare, Lease};
-use crate::meta::value::{Attributes, Change, FileState, HardLink, Kind, Node, Special, Times, Value};
+use crate::meta::value::{Attributes, Change, FileState, HardLink, Kind, Node, Placed, Special, Times, Value};
 use crate::planted::{Bug, planted};
 
 type Answer = Result<Reply, Stop>;
@@ -35,6 +35,8 @@ impl Recorder<'_> {
         let mount = self.new_node(at, inode, Kind::Directory, owner)?.mount;
         let path = self.path(at)?;
         self.journal(mount, journal, Change::MakeDirectory(path));
+        self.put(Key::Unseen(inode), Value::Hidden(journal));
+        self.put(Key::Hides(mount, journal), Value::Hides(inode, None));
         Ok(Reply::Inode(inode))
     }
 
@@ -110,9 +112,34 @@ impl Recorder<'_> {
         if node.is_at_target() || node.covers_at(at) {
             let path = self.path(at)?;
             self.journal(node.mount, journal, Change::Remove(path));
+            self.hide(at, node.mount, journal);
         }
         self.delete(Key::Entry(at.0, at.1.clone()));
         self.take_name(inode, node, at);
+        Ok(Reply::Inode(inode))
+    }
+
+    /// The target has something under a name until an entry of the journal is replayed, and that is not to be seen there.
+    fn hide(&mut self, at: &At, mount: MountId, journal: u64) {
+        self.put(Key::Hidden(at.0, at.1.clone()), Value::Hidden(journal));
+        self.put(Key::Hides(mount, journal), Value::Hides(at.0, Some(at.1.clone())));
+    }
+
+    pub(super) fn import(&mut self, at: &At, fresh: u64, node: &Node, placed: Option<(u64, Placed)>) -> Answer {
+        let mount = self.directory(at.0)?.mount;
+        if self.get(Key::Entry(at.0, at.1.clone()))?.is_some() {
+            return Err(Refusal::Exists.into());
+        }
+        let is_hidden = self.get(Key::Hidden(at.0, at.1.clone()))?.is_some() || self.get(Key::Unseen(at.0))?.is_some();
+        if is_hidden && !planted(Bug::HiddenSeen) {
+            return Err(Refusal::NotFound.into());
+        }
+        let inode = Inode(fresh);
+        if let Some((directory, placed)) = placed {
+            self.put(Key::Placed(mount, directory, at.1.clone()), Value::Placed(placed));
+        }
+        self.put(Key::Entry(at.0, at.1.clone()), Value::Entry(inode));
+        self.put(Key::Node(inode), Value::Node(Node { mount, at: Some(at.clone()), ..node.clone() }));
         Ok(Reply::Inode(inode))
     }
 
@@ -124,6 +151,7 @@ impl Recorder<'_> {
         self.is_empty(inode, Bug::DirectoryRemovedWithEntries)?;
         let path = self.path(at)?;
         self.journal(node.mount, journal, Change::Remove(path));
+        self.hide(at, node.mount, journal);
         self.delete(Key::Entry(at.0, at.1.clone()));
         self.delete(Key::Node(inode));
         Ok(Reply::Done)
@@ -178,7 +206,11 @@ impl Recorder<'_> {
             (false, false) => None,
         };
         if let Some(change) = change {
+            if is_directory {
+                self.put(Key::Moved(node.mount, journal), Value::Journal(change.clone()));
+            }
             self.journal(node.mount, journal, change);
+            self.hide(from, node.mount, journal);
         }
         self.delete(Key::Entry(from.0, from.1.clone()));
         self.put(Key::Entry(to.0, to.1.clone()), Value::Entry(inode));

@@ -209,6 +209,23 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_takes_the_place_of_another_of_the_same_file_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = Target::new(PathBuf::from(directory.path()), MountId(1), 1);
+        let at = |name: &str| directory.path().join(name);
+        std::fs::write(at("one"), "content").unwrap();
+        std::fs::hard_link(at("one"), at("other")).unwrap();
+        let was = [1, 2].map(|node| Some(placed(Inode(node), &std::fs::symlink_metadata(at("one")).unwrap())));
+        let [from, to] = ["one", "other"].map(|name| value::Path(vec![Name::new(name.as_bytes()).unwrap()]));
+        let change = Change::Rename { from, to };
+        for maybe_done in [false, true] {
+            assert_eq!(target.change(&change, maybe_done, &was).unwrap(), [None, was[0]]);
+            assert!(!at("one").exists());
+            assert_eq!(std::fs::read(at("other")).unwrap(), b"content");
+        }
+    }
+
+    #[test]
     fn a_link_to_what_is_somebody_elses_is_not_made() {
         let directory = tempfile::tempdir().unwrap();
         let target = Target::new(PathBuf::from(directory.path()), MountId(1), 1);
