@@ -161,10 +161,12 @@ impl World {
                 break places.ok()?;
             }
         };
-        places.into_iter().find_map(|place| {
-            let path = Path(place.0.into_iter().chain(names.0.iter().cloned()).collect());
-            self.target.get(&path).map(|found| Found::AtTarget(path.clone(), *found))
-        })
+        // The first of them that is there: at the other one another directory may be, which is to be removed.
+        let is_there =
+            |place: &Path| place.0.is_empty() || matches!(self.target.get(place), Some((_, What::Directory)));
+        let place = places.into_iter().find(is_there)?;
+        let path = Path(place.0.into_iter().chain(names.0.iter().cloned()).collect());
+        self.target.get(&path).map(|found| Found::AtTarget(path.clone(), *found))
     }
 
     fn what(&self, found: &Found) -> Option<What> {

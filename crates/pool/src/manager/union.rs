@@ -121,10 +121,13 @@ impl Manager {
         let Some((name, above)) = names.0.split_last() else { return Ok(What::Refused(Refusal::NotFound)) };
         let (name, above) = (name.clone(), above.to_vec());
         let look = move |target: &std::path::Path, path: &Path| {
+            if look::directory(target, path)?.is_none() {
+                return Ok(None);
+            }
             let path = Path(path.0.iter().chain(&above).cloned().collect());
             match look::directory(target, &path)? {
-                Some(directory) => directory.find(&name),
-                None => Ok(None),
+                Some(directory) => directory.find(&name).map(Some),
+                None => Ok(Some(None)),
             }
         };
         Ok(match self.at_whereabouts(directory, look).await? {
@@ -137,18 +140,20 @@ impl Manager {
         })
     }
 
-    /// Looks for something where the target has a directory of the pool now; `None`: it is not there.
+    /// Looks for something where the target has a directory of the pool now; `None`: it is not there. The look says `None` where there is no
+    /// directory, and the first place where one is decides: at the other one another may be, which is to be removed.
     async fn at_whereabouts<T: Send + 'static>(
         &self,
         directory: Inode,
-        look: impl Fn(&std::path::Path, &Path) -> std::io::Result<Option<T>> + Clone + Send + 'static,
+        look: impl Fn(&std::path::Path, &Path) -> std::io::Result<Option<Option<T>>> + Clone + Send + 'static,
     ) -> Result<Result<Option<(Place, T)>, Refusal>, Unavailable> {
         for _ in 0..AGAIN {
             let Some(places) = self.whereabouts(directory).await? else { break };
             for path in &places.paths {
                 let (look, at, mount) = (look.clone(), path.clone(), places.mount);
                 match self.at_target(mount, move |target| look(target, &at)).await? {
-                    Ok(Some(found)) => return Ok(Ok(Some((Place { mount, path: path.clone() }, found)))),
+                    Ok(Some(Some(found))) => return Ok(Ok(Some((Place { mount, path: path.clone() }, found)))),
+                    Ok(Some(None)) => break,
                     Ok(None) => {}
                     Err(refusal) => return Ok(Err(refusal)),
                 }
@@ -317,7 +322,7 @@ impl Manager {
             return Ok(None);
         }
         let names = |target: &std::path::Path, path: &Path| {
-            look::directory(target, path)?.map(|directory| directory.names()).transpose()
+            look::directory(target, path)?.map(|directory| directory.names().map(Some)).transpose()
         };
         Ok(match self.at_whereabouts(directory, names).await? {
             Ok(Some((_, names))) => names.iter().any(|name| !known(name)).then_some(Refusal::NotEmpty),
@@ -368,7 +373,7 @@ impl Manager {
                         let (of, after) = (Arc::clone(&of), after.clone());
                         let look = move |target: &std::path::Path, path: &Path| {
                             let Some(directory) = look::directory(target, path)? else { return Ok(None) };
-                            page(&of, directory.names()?, Some(&directory), after.as_ref()).map(Some)
+                            page(&of, directory.names()?, Some(&directory), after.as_ref()).map(|page| Some(Some(page)))
                         };
                         self.at_whereabouts(inode, look).await?
                     }
