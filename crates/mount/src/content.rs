@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
 use surgetank_pool::chunks::CHUNK;
-use surgetank_pool::client::{self, Owner, PoolClient, Reader};
+use surgetank_pool::client::{self, Owner, PoolClient, Reader, Writer};
 use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::meta::operation::Refusal;
 use tokio::time::Instant;
@@ -72,6 +72,16 @@ impl Tree {
 
     /// Opens a file; `truncate`: what it has is dropped.
     pub(crate) async fn open(&self, number: INodeNo, writes: bool, truncate: bool) -> Result<Opened, Errno> {
+        let (opened, size) = self.open_now(number, writes, truncate).await?;
+        if self.numbers.has_other_size(number, size) {
+            // What is read would be cut off where the file ended a moment ago.
+            self.drop_cached(number, None).await;
+        }
+        Ok(opened)
+    }
+
+    /// Opens it; and how long it is.
+    async fn open_now(&self, number: INodeNo, writes: bool, truncate: bool) -> Result<(Opened, u64), Errno> {
         if !writes
             && !truncate
             && self.numbers.inode(number).is_none()
@@ -90,17 +100,32 @@ impl Tree {
     }
 
     /// Opens a file for reading that the target alone has, where it is; `None`: the pool has it by now.
-    async fn open_at_target(&self, number: INodeNo) -> Result<Option<Opened>, Errno> {
+    async fn open_at_target(&self, number: INodeNo) -> Result<Option<(Opened, u64)>, Errno> {
         let (directory, path) = self.numbers.place(number)?;
         let client = self.client().await?;
-        let file = client.open_at_target(directory, &path, &what(directory)).await.map_err(|error| stale(&error))?;
-        let Some(file) = file else { return Ok(None) };
+        let at_target = self.numbers.number_at_target(number).ok_or(Errno::ESTALE)?;
+        let opened = client.open_at_target(directory, &path, at_target, &what(directory)).await;
+        let file = opened.map_err(|error| stale(&error))?;
+        let Some((file, size)) = file else { return Ok(None) };
         let handle = self.files.open_at_target(file, number);
         // It may have been imported meanwhile.
         if let Some(inode) = self.numbers.inode(number) {
             self.files.imported(number, inode);
         }
-        Ok(Some(Opened { handle, direct: false, keeps: false }))
+        Ok(Some((Opened { handle, direct: false, keeps: false }, size)))
+    }
+
+    /// The kernel drops what it has of a file's attributes, and of its pages from an offset on.
+    pub(crate) async fn drop_cached(&self, number: INodeNo, pages_from: Option<i64>) {
+        let Some(notifier) = self.notifier.get().cloned() else { return };
+        // It may wait for reads that other tasks answer.
+        let dropped =
+            tokio::task::spawn_blocking(move || notifier.inval_inode(number, pages_from.unwrap_or(-1), 0)).await;
+        if let Ok(Err(error)) = dropped
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!("the kernel does not drop what it has of number {number}: {error}");
+        }
     }
 
     async fn open_file(
@@ -109,12 +134,12 @@ impl Tree {
         gate: &mut Gate,
         writes: bool,
         truncate: bool,
-    ) -> Result<Opened, Errno> {
+    ) -> Result<(Opened, u64), Errno> {
         let client = self.client().await?;
         if truncate {
             self.truncate(file, gate, &client).await?;
         }
-        let mut keeps = false;
+        let (mut keeps, mut size) = (false, gate.writer.as_ref().map_or(0, Writer::size));
         if gate.writer.is_none() {
             // What others have committed is seen by whoever opens the file afterwards.
             let reader = client.read_node(file.inode, &file.what).await.map_err(|error| stale(&error))?;
@@ -123,6 +148,7 @@ impl Tree {
                 return Err(Errno::ESTALE);
             }
             let version = reader.version();
+            size = reader.size();
             keeps = self.cached().insert(file.inode, version) == Some(version);
             gate.reader = Some((reader, Instant::now()));
         }
@@ -130,7 +156,7 @@ impl Tree {
         if direct {
             self.cached().remove(&file.inode);
         }
-        Ok(Opened { handle: self.files.open(Arc::clone(file), writes, gate.generation), direct, keeps })
+        Ok((Opened { handle: self.files.open(Arc::clone(file), writes, gate.generation), direct, keeps }, size))
     }
 
     async fn truncate(&self, file: &File, gate: &mut Gate, client: &PoolClient) -> Result<(), Errno> {
@@ -211,10 +237,11 @@ impl Tree {
         Ok(found.into())
     }
 
+    /// Writes at an offset; `None`: at the end, which the kernel does not know if others have changed the file a moment ago.
     pub(crate) async fn write(
         &self,
         (handle, owner): (u64, files::Owner),
-        offset: u64,
+        offset: Option<u64>,
         bytes: &Bytes,
     ) -> Result<(), Errno> {
         let handle = self.handle(handle)?;
@@ -222,7 +249,7 @@ impl Tree {
         let mut gate = file.gate.lock().await;
         self.begin_writing(&handle, owner, &mut gate).await?;
         let Some(writer) = &mut gate.writer else { return Err(Errno::EIO) };
-        match writer.write_bytes_at(offset, bytes).await {
+        match writer.write_bytes_at(offset.unwrap_or(writer.size()), bytes).await {
             Ok(()) => {
                 file.has(writer.size(), since_1970(SystemTime::now()));
                 Ok(())

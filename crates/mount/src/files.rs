@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use fuser::{Errno, INodeNo};
-use surgetank_pool::client::{Reader, Writer};
+use surgetank_pool::client::{Held, Reader, Writer};
 use surgetank_pool_core::id::{Inode, Version};
 use tokio::time::Instant;
 
@@ -51,6 +51,8 @@ pub(crate) struct Gate {
     pub(crate) why: Option<Errno>,
     /// The pool keeps the file open for this session, though it has no name.
     pub(crate) is_kept: bool,
+    /// Nor does the target lose it for this session.
+    pub(crate) held: Option<Held>,
     /// Reads what was committed when it was opened, and when that was.
     pub(crate) reader: Option<(Reader, Instant)>,
 }

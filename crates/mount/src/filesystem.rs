@@ -68,7 +68,7 @@ fn directories(of: &Mutex<Directories>) -> MutexGuard<'_, Directories> {
 fn entry(tree: &Tree, reply: ReplyEntry, result: Result<FileAttr, Errno>) {
     match result {
         Ok(attributes) => {
-            tree.numbers.given(attributes.ino);
+            tree.numbers.given(&attributes);
             reply.entry(&LIVE, &attributes, Generation(0));
         }
         Err(errno) => reply.error(errno),
@@ -158,7 +158,10 @@ impl Filesystem for PoolFilesystem {
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         self.answer(async move |tree| match tree.get(inode).await {
-            Ok(attributes) => reply.attr(&LIVE, &attributes),
+            Ok(attributes) => {
+                tree.numbers.told(&attributes);
+                reply.attr(&LIVE, &attributes);
+            }
             Err(errno) => reply.error(errno),
         });
     }
@@ -190,7 +193,10 @@ impl Filesystem for PoolFilesystem {
         };
         let change = Change { size, attributes, handle: handle.map(|handle| handle.0) };
         self.answer(async move |tree| match tree.set(inode, change).await {
-            Ok(attributes) => reply.attr(&LIVE, &attributes),
+            Ok(attributes) => {
+                tree.numbers.told(&attributes);
+                reply.attr(&LIVE, &attributes);
+            }
             Err(errno) => reply.error(errno),
         });
     }
@@ -301,7 +307,7 @@ impl Filesystem for PoolFilesystem {
         let how = (with & libc::O_EXCL != 0, with & libc::O_TRUNC != 0);
         self.answer(async move |tree| match tree.create((parent, &name), owner, how).await {
             Ok((attributes, opened)) => {
-                tree.numbers.given(attributes.ino);
+                tree.numbers.given(&attributes);
                 reply.created(&LIVE, &attributes, Generation(0), FileHandle(opened.handle), flags(&opened));
             }
             Err(errno) => reply.error(errno),
@@ -332,12 +338,16 @@ impl Filesystem for PoolFilesystem {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        write_flags: WriteFlags,
+        with: OpenFlags,
         owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let (bytes, by) = (Bytes::copy_from_slice(data), (handle.0, owner.map(|owner| owner.0)));
+        // Parts of one direct write may come in any order: the kernel's offsets tell which is which.
+        let is_append = with.0 & (libc::O_APPEND | libc::O_DIRECT) == libc::O_APPEND
+            && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let offset = if is_append { None } else { Some(offset) };
         self.answer(async move |tree| match tree.write(by, offset, &bytes).await {
             Ok(()) => reply.written(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
             Err(errno) => reply.error(errno),
@@ -462,11 +472,10 @@ impl Filesystem for PoolFilesystem {
                     if !dots(offset).any(add) {
                         for (cookie, (name, stat)) in listed(&entries, offset) {
                             let attributes = tree.attributes_listed(inode, name, stat);
-                            let number = attributes.ino;
-                            tree.numbers.given(number);
+                            tree.numbers.given(&attributes);
                             let name = OsStr::from_bytes(name.bytes());
-                            if reply.add(number, cookie, name, &LIVE, &attributes, Generation(0)) {
-                                tree.numbers.forget(number, 1);
+                            if reply.add(attributes.ino, cookie, name, &LIVE, &attributes, Generation(0)) {
+                                tree.numbers.forget(attributes.ino, 1);
                                 break;
                             }
                         }

@@ -379,17 +379,9 @@ impl Tree {
             }
         }
         self.cached().remove(&inode);
-        let Some(notifier) = self.notifier.get().cloned() else { return Ok(()) };
         // It may know the file by two: this mount had shown it before another one imported it.
         for number in BTreeSet::from([self.numbers.number(inode).0, inode.0]) {
-            let notifier = notifier.clone();
-            // The kernel may wait for reads that other tasks answer.
-            let dropped = tokio::task::spawn_blocking(move || notifier.inval_inode(INodeNo(number), 0, 0)).await;
-            if let Ok(Err(error)) = dropped
-                && error.kind() != std::io::ErrorKind::NotFound
-            {
-                tracing::warn!("the kernel does not drop what it has of {}: {error}", what(inode));
-            }
+            self.drop_cached(INodeNo(number), Some(0)).await;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuser::{Errno, INodeNo};
+use fuser::{Errno, FileAttr, FileType, INodeNo};
 use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::value::Path;
@@ -49,6 +49,8 @@ struct Table {
 pub(crate) struct Numbers {
     root: Inode,
     table: Mutex<Table>,
+    /// How long files are as the kernel was told last.
+    sizes: Mutex<BTreeMap<u64, u64>>,
 }
 
 /// A directory of the pool, and a path below it that the target alone has.
@@ -56,7 +58,7 @@ pub(crate) type Place = (Inode, Path);
 
 impl Numbers {
     pub(crate) fn new(root: Inode) -> Self {
-        Self { root, table: Mutex::default() }
+        Self { root, table: Mutex::default(), sizes: Mutex::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -78,6 +80,11 @@ impl Numbers {
             return INodeNo::ROOT;
         }
         INodeNo(self.table().pool.get(&inode).copied().unwrap_or(inode.0))
+    }
+
+    /// What the target calls what the kernel names so, if the pool does not have it.
+    pub(crate) fn number_at_target(&self, number: INodeNo) -> Option<u64> {
+        self.table().known.get(&number.0).map(|known| known.at_target)
     }
 
     /// Where that is which the kernel names.
@@ -155,14 +162,36 @@ impl Numbers {
     }
 
     /// The kernel is told of a number.
-    pub(crate) fn given(&self, number: INodeNo) {
+    pub(crate) fn given(&self, attributes: &FileAttr) {
+        self.told(attributes);
+        self.used(attributes.ino);
+    }
+
+    fn used(&self, number: INodeNo) {
         if let Some(known) = self.table().known.get_mut(&number.0) {
             known.uses += 1;
         }
     }
 
+    /// The kernel is told of the attributes of a number that it has.
+    pub(crate) fn told(&self, attributes: &FileAttr) {
+        if attributes.kind == FileType::RegularFile {
+            self.sizes().insert(attributes.ino.0, attributes.size);
+        }
+    }
+
+    /// Whether the kernel may believe that a file has another size.
+    pub(crate) fn has_other_size(&self, number: INodeNo, size: u64) -> bool {
+        self.sizes().get(&number.0) != Some(&size)
+    }
+
+    fn sizes(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The kernel has forgotten a number as often as it was told.
     pub(crate) fn forget(&self, number: INodeNo, times: u64) {
+        self.sizes().remove(&number.0);
         let mut table = self.table();
         table.end_uses(number.0, times);
         while let Some((number, since)) = table.forgotten.front().copied()
@@ -229,7 +258,7 @@ mod tests {
         let numbers = Numbers::new(Inode(3));
         let directory = numbers.at_target(INodeNo::ROOT, &name("d"), 17, false);
         let file = numbers.at_target(directory, &name("f"), 18, false);
-        [directory, file, file].into_iter().for_each(|number| numbers.given(number));
+        [directory, file, file].into_iter().for_each(|number| numbers.used(number));
         let mut table = numbers.table();
         table.end_uses(directory.0, 1);
         table.end_uses(file.0, 1);

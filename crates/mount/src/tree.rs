@@ -10,9 +10,9 @@ use fuser::{Errno, FileAttr, INodeNo, Notifier};
 use surgetank_pool::client::{Error, Owner, PoolClient, Stat};
 use surgetank_pool::manager::ASIDE;
 use surgetank_pool_core::id::{Inode, Version};
-use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::operation::{At, Refusal};
 use surgetank_pool_core::meta::value::{Attributes, Special};
+use surgetank_pool_core::meta::{FileState, Name};
 
 use crate::attributes::{attributes, state};
 use crate::errno::{errno, stale};
@@ -74,7 +74,8 @@ impl Tree {
         let (directory, path) = self.numbers.place(number)?;
         let client = self.client().await?;
         let what = path.0.last().map(Name::to_string).unwrap_or_default();
-        let inode = client.import(directory, &path, &what).await.map_err(|error| stale(&error))?.inode;
+        let at_target = self.numbers.number_at_target(number);
+        let inode = client.import(directory, &path, at_target, &what).await.map_err(|error| stale(&error))?.inode;
         self.numbers.imported(number, inode);
         self.files.imported(number, inode);
         Ok(inode)
@@ -278,6 +279,12 @@ impl Tree {
                 client.keep(stat.inode, &file.what).await.map_err(|error| errno(&error))?;
             }
             gate.is_kept = true;
+        }
+        if gate.held.is_none() && stat.state == Some(FileState::Evicted) {
+            match client.hold(stat.inode, &file.what).await {
+                Ok(held) => gate.held = held,
+                Err(error) => tracing::warn!("{}: whoever has it open may not read it any more: {error}", file.what),
+            }
         }
         Ok(())
     }

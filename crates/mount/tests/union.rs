@@ -12,7 +12,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use fixture::{MIB, Mounted, Pool, bytes, can_mount, pool, same, state, until, until_drained};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::io::Errno;
 
 /// Names in a directory.
 fn names(directory: &Path) -> BTreeSet<Vec<u8>> {
@@ -167,7 +168,7 @@ fn what_the_target_alone_has_gets_further_names_and_loses_each_by_itself() {
     // FIFOs are theirs or the pool's as well.
     assert!(std::fs::symlink_metadata(at("fifo")).unwrap().file_type().is_fifo());
     let made = mknodat(CWD, at("d/theirs"), FileType::Fifo, Mode::from_raw_mode(0o600), 0);
-    assert_eq!(made, Err(rustix::io::Errno::EXIST));
+    assert_eq!(made, Err(Errno::EXIST));
     std::fs::set_permissions(at("fifo"), std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::rename(at("fifo"), at("d/fifo")).unwrap();
     assert!(!is_there("fifo"));
@@ -262,6 +263,110 @@ fn programs_work_over_a_target_that_has_files() {
     settled(&pool);
     assert!(!pool.target().join("tree").exists() && !pool.target().join("repository").exists());
     mounted.end();
+}
+
+#[test]
+fn what_loses_its_name_at_the_target_stays_for_those_who_have_it_open() {
+    if !can_mount() {
+        return;
+    }
+    let pool = pool(2, 64);
+    let target = |path: &str| pool.target().join(path);
+    let content = bytes(1, 3 * MIB + 5);
+    for name in ["unlinked", "replaced", "written"] {
+        std::fs::write(target(name), &content).unwrap();
+    }
+    let mounted = Mounted::with_timeout(&pool, 1, Duration::from_secs(10));
+    let read = |file: &mut File| {
+        let mut found = Vec::new();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.read_to_end(&mut found).unwrap();
+        found
+    };
+    let [mut unlinked, mut replaced] = ["unlinked", "replaced"].map(|name| File::open(mounted.at(name)).unwrap());
+    let mut written = OpenOptions::new().read(true).write(true).open(mounted.at("written")).unwrap();
+    std::fs::remove_file(mounted.at("unlinked")).unwrap();
+    std::fs::remove_file(mounted.at("written")).unwrap();
+    std::fs::write(mounted.at("new"), "new").unwrap();
+    std::fs::rename(mounted.at("new"), mounted.at("replaced")).unwrap();
+    settled(&pool);
+    assert!(!target("unlinked").exists() && std::fs::read(target("replaced")).unwrap() == b"new");
+    same("unlinked", &read(&mut unlinked), &content);
+    same("replaced", &read(&mut replaced), &content);
+    same("to be written", &read(&mut written), &content);
+    written.seek(SeekFrom::Start(MIB as u64)).unwrap();
+    written.write_all(b"part").unwrap();
+    let expected = [&content[..MIB], b"part", &content[MIB + 4..]].concat();
+    same("written", &read(&mut written), &expected);
+    drop((unlinked, replaced, written));
+    assert_eq!(std::fs::read(mounted.at("replaced")).unwrap(), b"new");
+    mounted.end();
+}
+
+#[test]
+fn what_others_have_changed_a_moment_ago_is_read_and_appended_to_as_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let pool = pool(2, 64);
+    let (one, other) = (Mounted::with_timeout(&pool, 1, Duration::from_secs(10)), Mounted::new(&pool, 1));
+    let append = |path: &Path, text: &str| {
+        OpenOptions::new().append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
+    };
+    for (name, theirs) in [("target", pool.target()), ("mount", other.directory.path().to_owned())] {
+        for (turn, what) in ["grown", "appended", "replaced"].into_iter().enumerate() {
+            let (here, there) = (one.at(&format!("{name}-{what}")), theirs.join(format!("{name}-{what}")));
+            std::fs::write(&there, "first").unwrap();
+            // The kernel knows it now, and believes that for a second.
+            assert_eq!(std::fs::metadata(&here).unwrap().len(), 5);
+            append(&there, " and more");
+            match turn {
+                0 => assert_eq!(std::fs::read(&here).unwrap(), b"first and more"),
+                1 => {
+                    append(&here, " at the end");
+                    assert_eq!(std::fs::read(&here).unwrap(), b"first and more at the end");
+                }
+                _ => {
+                    std::fs::write(theirs.join("new"), "longer than it was").unwrap();
+                    std::fs::rename(theirs.join("new"), &there).unwrap();
+                    until("the new one is read", || std::fs::read(&here).unwrap() == b"longer than it was");
+                }
+            }
+        }
+    }
+    one.end();
+    other.end();
+}
+
+#[test]
+fn who_stands_in_a_directory_of_the_target_never_ends_in_another_one() {
+    if !can_mount() {
+        return;
+    }
+    let pool = pool(2, 32);
+    let (one, other) = (Mounted::with_timeout(&pool, 1, Duration::from_secs(10)), Mounted::new(&pool, 1));
+    for name in ["moved", "stays", "theirs"] {
+        std::fs::create_dir(pool.target().join(name)).unwrap();
+    }
+    let open = |name: &str| File::open(one.at(name)).unwrap();
+    let [moved, stays, theirs] = ["moved", "stays", "theirs"].map(open);
+    std::fs::rename(other.at("moved"), other.at("elsewhere")).unwrap();
+    std::fs::create_dir(other.at("moved")).unwrap();
+    std::fs::write(other.at("stays/first"), "imported").unwrap();
+    std::fs::rename(pool.target().join("theirs"), pool.target().join("former")).unwrap();
+    std::fs::create_dir(pool.target().join("theirs")).unwrap();
+    let make =
+        |directory: &File| rustix::fs::openat(directory, "made", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).map(drop);
+    assert_eq!(make(&moved), Err(Errno::STALE));
+    assert_eq!(make(&theirs), Err(Errno::STALE));
+    assert_eq!(make(&stays), Ok(()));
+    settled(&pool);
+    assert_eq!(make(&moved), Err(Errno::STALE));
+    assert!(!other.at("moved/made").exists() && !pool.target().join("theirs/made").exists());
+    until("it is where it belongs", || other.at("stays/made").exists());
+    drop((moved, stays, theirs));
+    one.end();
+    other.end();
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn what_others_change_after_the_import_is_not_overwritten() {
             config.managers.rotate_left(turn % 2);
             imports.spawn(async move {
                 let client = PoolClient::begin(config).await.unwrap();
-                client.import(client.root(), &path("file"), "file").await.unwrap().inode
+                client.import(client.root(), &path("file"), None, "file").await.unwrap().inode
             });
         }
         let imported = imports.join_all().await;
@@ -94,7 +94,7 @@ fn what_others_change_after_the_import_is_not_overwritten() {
         same("in the pool", &read(&client, "file").await.unwrap(), b"first of the pool");
         for name in ["moved", "removed"] {
             theirs(name, "first");
-            client.import(client.root(), &path(name), name).await.unwrap();
+            client.import(client.root(), &path(name), None, name).await.unwrap();
             theirs(name, "changed");
         }
         client.rename("moved", "elsewhere").await.unwrap();
@@ -236,7 +236,7 @@ fn an_owners_token_changes_what_is_the_owners() {
         assert!(reader.stat("roots").await.unwrap().at_target);
         assert!(is_refused(reader.unlink("roots").await, &Refusal::NotAllowed));
         assert!(is_refused(reader.append("roots").await, &Refusal::NotAllowed));
-        let imported = reader.import(reader.root(), &path("roots"), "roots").await;
+        let imported = reader.import(reader.root(), &path("roots"), None, "roots").await;
         assert!(is_refused(imported, &Refusal::NotAllowed), "so that it is not locked either");
     });
 }

@@ -225,7 +225,7 @@ fn a_mounts_token_reaches_its_own_target_alone() {
         for request in [
             lookup(others.of.root),
             manager::Request::ReadDir(others.of.root, value::Path::default(), None),
-            manager::Request::Import(others.of.root, value::Path::default()),
+            manager::Request::Import(others.of.root, value::Path::default(), None),
             manager::Request::Content(others.of.root),
         ] {
             let answer = ask_manager(&pool, &session, request).await;

@@ -32,7 +32,7 @@ async fn state(client: &PoolClient, path: &str) -> Option<FileState> {
 async fn rewrite(client: &PoolClient, path: &str, content: &[u8]) -> Result<(), Error> {
     let name = Name::new(path.rsplit('/').next().unwrap_or_default().as_bytes()).unwrap();
     let inode = match client.stat(path).await? {
-        stat if stat.at_target => client.import(client.root(), &Path(vec![name]), path).await?.inode,
+        stat if stat.at_target => client.import(client.root(), &Path(vec![name]), None, path).await?.inode,
         stat => stat.inode,
     };
     let mut writer = client.rewrite_node(inode, path).await?;

@@ -24,7 +24,8 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use self::locks::AskedAt;
-pub use self::nodes::{Owner, Stat};
+pub use self::nodes::{Held, Owner, Stat};
+use self::reader::AtTarget;
 pub use self::reader::Reader;
 pub use self::writer::Writer;
 use crate::benefactor::Benefactor;
@@ -184,6 +185,8 @@ struct Inner {
     tickets: Mutex<BTreeMap<Inode, Ticket>>,
     /// Files that this session has open for writing.
     open: Mutex<BTreeSet<Inode>>,
+    /// Files that stay readable when the target has them no more.
+    held: Mutex<BTreeMap<Inode, AtTarget>>,
 }
 
 impl PoolClient {
@@ -229,6 +232,7 @@ impl PoolClient {
             peers: Mutex::new(BTreeMap::new()),
             tickets: Mutex::new(BTreeMap::new()),
             open: Mutex::new(BTreeSet::new()),
+            held: Mutex::new(BTreeMap::new()),
             config,
         });
         let renewing = tokio::spawn(renew(Arc::clone(&inner), Duration::from_millis(begun.millis))).abort_handle();
@@ -463,7 +467,7 @@ impl Inner {
     async fn lookup_names(&self, path: &str, names: Vec<Name>) -> Result<Inode, Error> {
         let names = Path(names);
         match self.found(Request::Lookup(self.root, names.clone()), path).await? {
-            stat if stat.at_target => Ok(self.found(Request::Import(self.root, names), path).await?.inode),
+            stat if stat.at_target => Ok(self.found(Request::Import(self.root, names, None), path).await?.inode),
             stat => Ok(stat.inode),
         }
     }
@@ -522,6 +526,10 @@ impl Inner {
 
     fn open(&self) -> MutexGuard<'_, BTreeSet<Inode>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<Inode, AtTarget>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// This session writes a file through one handle at a time.

@@ -4,16 +4,34 @@
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use surgetank_pool_core::id::{Inode, Version};
-use surgetank_pool_core::meta::operation::{At, Operation};
+use surgetank_pool_core::meta::operation::{At, Operation, Refusal};
 use surgetank_pool_core::meta::value::{Attributes, Path, Special, Times};
 use surgetank_pool_core::meta::{FileState, Kind, Name, Node};
 
 use tokio::time::Instant;
 
+use super::reader::AtTarget;
 use super::{Error, Inner, LOOK, PoolClient, Reader, Writer, senseless};
 use crate::manager::{Listed, Reply, Request};
+
+/// How long a file is looked for that loses its name: a rename of it may not have reached the target yet.
+const HOLD: Duration = Duration::from_secs(2);
+
+/// A file that stays readable: see [`PoolClient::hold`].
+pub struct Held {
+    inner: Arc<Inner>,
+    inode: Inode,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.inner.held().remove(&self.inode);
+    }
+}
 
 /// Mode, user, group.
 pub type Owner = (u32, u32, u32);
@@ -144,23 +162,32 @@ impl PoolClient {
         self.inner.found(Request::Lookup(directory, path.clone()), what).await
     }
 
-    /// What is at a path below a directory becomes the pool's, if the target alone has it: so begins every change of it.
+    /// What is at a path below a directory becomes the pool's, if the target alone has it: so begins every change of it. `number`: only
+    /// if it is that which the target calls so; of a file that the pool has by now this is not asked.
     ///
     /// # Errors
     /// [`Error`].
-    pub async fn import(&self, directory: Inode, path: &Path, what: &str) -> Result<Stat, Error> {
-        self.inner.found(Request::Import(directory, path.clone()), what).await
+    pub async fn import(&self, directory: Inode, path: &Path, number: Option<u64>, what: &str) -> Result<Stat, Error> {
+        self.inner.found(Request::Import(directory, path.clone(), number), what).await
     }
 
-    /// Opens a file that the target alone has, at a path below a directory; `None`: the pool has it by now.
+    /// Opens a file that the target alone has, at a path below a directory, by the number that it has there; it, and its
+    /// bytes. `None`: the pool has it by now.
     ///
     /// # Errors
     /// [`Error`].
-    pub async fn open_at_target(&self, directory: Inode, path: &Path, what: &str) -> Result<Option<File>, Error> {
+    pub async fn open_at_target(
+        &self,
+        directory: Inode,
+        path: &Path,
+        number: u64,
+        what: &str,
+    ) -> Result<Option<(File, u64)>, Error> {
         let until = self.inner.until();
         loop {
             let found = match self.inner.ask(Request::Lookup(directory, path.clone())).await? {
-                Reply::AtTarget(found) => found,
+                Reply::AtTarget(found) if found.number == number => found,
+                Reply::AtTarget(_) => return Err(Error::Refused(what.to_owned(), Refusal::NotFound)),
                 Reply::Found(..) => return Ok(None),
                 Reply::Refused(refusal) => return Err(Error::Refused(what.to_owned(), refusal)),
                 _ => return Err(senseless()),
@@ -168,11 +195,12 @@ impl PoolClient {
             let target = self.inner.target.clone();
             let opened = tokio::task::spawn_blocking(move || {
                 let file = crate::beneath::file(&target, &found.path)?;
-                let is_same = file.metadata()?.ino() == found.number;
-                if is_same { Ok(file) } else { Err(std::io::Error::other("another has taken its place")) }
+                let of = file.metadata()?;
+                let is_same = of.ino() == found.number;
+                if is_same { Ok((file, of.len())) } else { Err(std::io::Error::other("another has taken its place")) }
             });
             match opened.await {
-                Ok(Ok(file)) => return Ok(Some(file)),
+                Ok(Ok(opened)) => return Ok(Some(opened)),
                 // It was moved or replaced between the two looks.
                 Ok(Err(_)) if Instant::now() < until => tokio::time::sleep(LOOK).await,
                 Ok(Err(error)) => return Err(self.inner.unreadable(what, &error)),
@@ -354,6 +382,22 @@ impl PoolClient {
     pub async fn keep(&self, inode: Inode, what: &str) -> Result<(), Error> {
         let writer = (self.inner.session, self.inner.lease);
         self.inner.operate(what, &Operation::OpenForWriting { inode, writer }).await.map(|_| ())
+    }
+
+    /// Has a file that the target alone has stay readable, and writable in part, as long as the answer lives: the target may lose it.
+    /// `None`: the pool has it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn hold(&self, inode: Inode, what: &str) -> Result<Option<Held>, Error> {
+        let content = self.inner.content(what, inode).await?;
+        if content.node.kind != Kind::File(FileState::Evicted) {
+            return Ok(None);
+        }
+        let until = self.inner.until().min(Instant::now() + HOLD);
+        let opened = AtTarget::open(&self.inner, what, (inode, &content.node), until).await?;
+        self.inner.held().insert(inode, opened);
+        Ok(Some(Held { inner: self.inner.clone(), inode }))
     }
 
     /// What [`PoolClient::keep`] did is over.

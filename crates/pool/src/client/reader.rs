@@ -1,7 +1,8 @@
 //! Reads what is committed: from whichever copy answers, else from the target.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,11 +28,13 @@ pub struct Reader {
     path: String,
     inode: Inode,
     content: Content,
+    /// The file at the target, once something was read of it there. Copies share it.
+    opened: Arc<Mutex<Option<AtTarget>>>,
 }
 
 impl Reader {
     pub(super) fn new(inner: Arc<Inner>, path: &str, inode: Inode, content: Content) -> Self {
-        Self { inner, path: path.to_owned(), inode, content }
+        Self { inner, path: path.to_owned(), inode, content, opened: Arc::default() }
     }
 
     /// Bytes of the file, as committed.
@@ -97,14 +100,31 @@ impl Reader {
         Error::Unreadable { path: self.path.clone(), offset, why: why.to_owned() }
     }
 
+    /// The chunk that begins there, of the file that the target has. It is opened once: a file has a single version there.
+    async fn at_target(&mut self, offset: u64, until: Instant) -> Result<Bytes, Error> {
+        let version = self.content.node.version;
+        let opened = self.opened().clone();
+        if let Some(opened) = opened.filter(|opened| opened.version == version)
+            && let Ok(bytes) = opened.chunk(&self.path, offset).await
+        {
+            return Ok(bytes.into());
+        }
+        let opened = AtTarget::open(&self.inner, &self.path, (self.inode, &self.content.node), until).await?;
+        let bytes = opened.chunk(&self.path, offset).await?;
+        *self.opened() = Some(opened);
+        Ok(bytes.into())
+    }
+
+    fn opened(&self) -> MutexGuard<'_, Option<AtTarget>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The chunk that begins there.
     async fn chunk(&mut self, offset: u64) -> Result<Bytes, Error> {
         let until = self.inner.until();
         loop {
             if self.content.node.kind == Kind::File(FileState::Evicted) {
-                return at_target(&self.inner, &self.path, (self.inode, &self.content.node), offset)
-                    .await
-                    .map(Bytes::from);
+                return self.at_target(offset, until).await;
             }
             let failed = match group_of(&self.content, offset) {
                 Some((index, version, group)) => {
@@ -117,9 +137,9 @@ impl Reader {
                 None => Failed { why: "the store has no group for it".to_owned(), forever: true },
             };
             if self.content.node.kind == Kind::File(FileState::Drained)
-                && let Ok(bytes) = at_target(&self.inner, &self.path, (self.inode, &self.content.node), offset).await
+                && let Ok(bytes) = self.at_target(offset, until).await
             {
-                return Ok(Bytes::from(bytes));
+                return Ok(bytes);
             }
             // It was written anew or evicted meanwhile, or a copy is on another benefactor by now.
             let newest = self.inner.content(&self.path, self.inode).await?;
@@ -184,45 +204,67 @@ pub(super) async fn read_chunk(
     Err(Failed { why: answers.join(", "), forever })
 }
 
-/// Reads a chunk of a file that the target alone has.
-pub(super) async fn at_target(
-    inner: &Inner,
-    path: &str,
-    (inode, node): (Inode, &Node),
-    offset: u64,
-) -> Result<Vec<u8>, Error> {
-    let until = inner.until();
-    loop {
-        let (target, at) = (inner.target.clone(), path_of(inner, inode, node).await?);
-        let name = at.0.last().cloned();
-        let (size, length) = (node.size, usize::try_from(CHUNK.min(node.size - offset)).unwrap_or_default());
+/// A version of a file, opened at the target: whatever its name stands for there later.
+#[derive(Clone)]
+pub(super) struct AtTarget {
+    version: Version,
+    size: u64,
+    file: Arc<File>,
+}
+
+impl AtTarget {
+    /// Opens a file that the target alone has, or takes what the session holds of it.
+    pub(super) async fn open(
+        inner: &Inner,
+        path: &str,
+        (inode, node): (Inode, &Node),
+        until: Instant,
+    ) -> Result<Self, Error> {
+        if let Some(held) = inner.held().get(&inode).filter(|held| held.version == node.version) {
+            return Ok(held.clone());
+        }
+        loop {
+            let (target, at) = (inner.target.clone(), path_of(inner, inode, node).await?);
+            let name = at.0.last().cloned();
+            let opened = tokio::task::spawn_blocking(move || crate::beneath::file_in(&target, &at));
+            let failed = match (opened.await, name) {
+                (Ok(Ok((file, directory))), Some(name)) => {
+                    if is_of(inner, inode, (directory, name)).await? {
+                        return Ok(Self { version: node.version, size: node.size, file: Arc::new(file) });
+                    }
+                    "a file is there that it takes the place of".to_owned()
+                }
+                // A rename of it may not have reached the target yet.
+                (Ok(Err(error)), _) if error.kind() == std::io::ErrorKind::NotFound => error.to_string(),
+                (Ok(Err(error)), _) => return Err(not_at_target(path, 0, &error)),
+                (Err(error), _) => return Err(not_at_target(path, 0, &error)),
+                (Ok(Ok(_)), None) => return Err(not_at_target(path, 0, &"it has no name")),
+            };
+            if Instant::now() >= until {
+                return Err(not_at_target(path, 0, &failed));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Reads a chunk.
+    pub(super) async fn chunk(&self, path: &str, offset: u64) -> Result<Vec<u8>, Error> {
+        let Self { size, file, .. } = self.clone();
+        let length = usize::try_from(CHUNK.min(size.saturating_sub(offset))).unwrap_or_default();
         let read = tokio::task::spawn_blocking(move || {
-            let (file, directory) = crate::beneath::file_in(&target, &at)?;
             let found = file.metadata()?.len();
             if found != size {
                 return Err(std::io::Error::other(format!("the target has {found} bytes, and {size} were written")));
             }
             let mut bytes = vec![0; length];
             file.read_exact_at(&mut bytes, offset)?;
-            Ok((bytes, directory))
+            Ok(bytes)
         });
-        let failed = match (read.await, name) {
-            (Ok(Ok((bytes, directory))), Some(name)) => {
-                if is_of(inner, inode, (directory, name)).await? {
-                    return Ok(bytes);
-                }
-                "a file is there that it takes the place of".to_owned()
-            }
-            // A rename of it may not have reached the target yet.
-            (Ok(Err(error)), _) if error.kind() == std::io::ErrorKind::NotFound => error.to_string(),
-            (Ok(Err(error)), _) => return Err(not_at_target(path, offset, &error)),
-            (Err(error), _) => return Err(not_at_target(path, offset, &error)),
-            (Ok(Ok(_)), None) => return Err(not_at_target(path, offset, &"it has no name")),
-        };
-        if Instant::now() >= until {
-            return Err(not_at_target(path, offset, &failed));
+        match read.await {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(error)) => Err(not_at_target(path, offset, &error)),
+            Err(error) => Err(not_at_target(path, offset, &error)),
         }
-        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -19,7 +19,7 @@ use surgetank_pool_core::placement::{Layout, Place, Stripe};
 use tokio::task::JoinSet;
 
 use self::staging::Put;
-use super::reader::at_target;
+use super::reader::AtTarget;
 use super::{Error, Inner};
 use crate::chunks::CHUNK;
 use crate::manager::Content;
@@ -123,8 +123,13 @@ impl Writer {
         let size = std::mem::take(&mut self.size);
         self.groups.clear();
         let mut offset = 0;
+        if size == 0 {
+            return Ok(());
+        }
+        let (of, until) = ((self.inode, &content.node), self.inner.until());
+        let opened = AtTarget::open(&self.inner, &self.path, of, until).await?;
         while offset < size {
-            let bytes = at_target(&self.inner, &self.path, (self.inode, &content.node), offset).await?;
+            let bytes = opened.chunk(&self.path, offset).await?;
             self.write_at(offset, &bytes).await?;
             offset += bytes.len() as u64;
         }

@@ -73,6 +73,11 @@ fn there<T>(result: Result<T>) -> Result<Option<T>> {
 }
 
 impl Directory {
+    /// The number that the target has for it.
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
     /// What is at a name; `None`: nothing that can be reached without a link.
     pub(super) fn find(&self, name: &Name) -> Result<Option<Box<Seen>>> {
         if self.is_root && name.bytes() == ASIDE.as_bytes() {

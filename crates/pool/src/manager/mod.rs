@@ -253,7 +253,7 @@ impl Service for Manager {
                 unique(&*self.store, lease).await.map(|revision| Reply::Numbers(revision.0 * NUMBERS))
             }
             Request::Lookup(directory, path) => self.lookup(directory, &path, within).await,
-            Request::Import(directory, path) => self.import(directory, &path, &by).await,
+            Request::Import(directory, path, number) => self.import(directory, &path, number, &by).await,
             Request::Recorded(inode, directory, name) => self.recorded(inode, directory, &name, within).await,
             Request::Content(inode) => self.content(inode, &by).await,
             Request::ReadDir(directory, path, after) => self.read_dir(directory, &path, after.as_ref(), within).await,

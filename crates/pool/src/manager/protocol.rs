@@ -149,7 +149,8 @@ pub enum Request {
     /// A benefactor that is dead is expected no longer: what it alone had is lost.
     Leave(BenefactorId),
     /// What is at this path below that directory becomes the pool's, and so do the directories on the way, if the target alone has them.
-    Import(Inode, Path),
+    /// With a number: if it is that which the target calls so. Of files that the pool has by now this is not asked.
+    Import(Inode, Path, Option<u64>),
     /// What has the pool put last at a name of a directory of the target on which a file is drained? By the number that the directory has there.
     Recorded(Inode, u64, Name),
 }
@@ -285,7 +286,7 @@ wire_enum! {
         11 = Leave(id),
         12 = Lock(operation),
         13 = Locked(session, inodes),
-        14 = Import(directory, path),
+        14 = Import(directory, path, number),
         15 = Recorded(inode, directory, name),
     }
     Reply {

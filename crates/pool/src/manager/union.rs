@@ -201,11 +201,18 @@ impl Manager {
     }
 
     /// What is at a path becomes the pool's, if the target alone has it.
-    pub(super) async fn import(&self, directory: Inode, path: &Path, by: &Claims) -> Result<Reply, Unavailable> {
+    pub(super) async fn import(
+        &self,
+        directory: Inode,
+        path: &Path,
+        number: Option<u64>,
+        by: &Claims,
+    ) -> Result<Reply, Unavailable> {
         let within = Within::of(by);
         let (mut at, mut found) = (directory, None);
-        for name in &path.0 {
-            match self.bring(by, &(at, name.clone()), within).await? {
+        for (index, name) in path.0.iter().enumerate() {
+            let number = number.filter(|_| index + 1 == path.0.len());
+            match self.bring_numbered(by, &(at, name.clone()), number, within).await? {
                 Ok((inode, node)) => (at, found) = (inode, Some((inode, node))),
                 Err(refusal) => return Ok(Reply::Refused(refusal)),
             }
@@ -223,12 +230,33 @@ impl Manager {
         at: &At,
         within: Option<Within>,
     ) -> Result<Result<(Inode, Node), Refusal>, Unavailable> {
+        self.bring_numbered(by, at, None, within).await
+    }
+
+    /// The same, if the target calls it so. Whoever works in a directory by its number must not end in another one, which others have
+    /// put in its place meanwhile.
+    async fn bring_numbered(
+        &self,
+        by: &Claims,
+        at: &At,
+        number: Option<u64>,
+        within: Option<Within>,
+    ) -> Result<Result<(Inode, Node), Refusal>, Unavailable> {
+        let mut is_known = number.is_none();
         loop {
             let seen = match self.find(at.0, &Path(vec![at.1.clone()]), within).await? {
-                What::Node(inode, node) => return Ok(Ok((inode, node))),
+                What::Node(inode, node) => {
+                    if !is_known && node.kind == Kind::Directory && self.number_of(inode).await? != Ok(number) {
+                        return Ok(Err(Refusal::NotFound));
+                    }
+                    return Ok(Ok((inode, node)));
+                }
                 What::AtTarget(_, seen) => seen,
                 What::Refused(refusal) => return Ok(Err(refusal)),
             };
+            if number.is_some_and(|number| number != seen.number) {
+                return Ok(Err(Refusal::NotFound));
+            }
             if !rights::may_import(by, &seen.node) {
                 return Ok(Err(NOT_ALLOWED));
             }
@@ -237,10 +265,22 @@ impl Manager {
             let operation = Operation::Import { at: at.clone(), fresh, node: seen.node, placed };
             // Another manager may have been faster, or a program may have made something there.
             match self.commits.perform(&operation).await? {
-                Ended::Before | Ended::Reply(_) | Ended::Refused(Refusal::Exists) => {}
+                Ended::Before | Ended::Reply(_) => is_known = true,
+                Ended::Refused(Refusal::Exists) => {}
                 Ended::Refused(refusal) => return Ok(Err(refusal)),
             }
         }
+    }
+
+    /// The number that the target has for a directory; `None`: the target does not have it.
+    async fn number_of(&self, directory: Inode) -> Result<Result<Option<u64>, Refusal>, Unavailable> {
+        if self.store.read(&[Key::Unseen(directory)], &[]).await?.keys.iter().any(Option::is_some) {
+            return Ok(Ok(None));
+        }
+        let number = |target: &std::path::Path, path: &Path| {
+            Ok(look::directory(target, path)?.map(|directory| Some(directory.number())))
+        };
+        Ok(self.at_whereabouts(directory, number).await?.map(|found| found.map(|(_, number)| number)))
     }
 
     /// What the pool has put last at a name of a directory of the target on which a file is drained.
