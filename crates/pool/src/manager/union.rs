@@ -100,9 +100,8 @@ impl Manager {
         }
     }
 
-    /// Where the target has a directory now. `None`: it is not there any more.
-    async fn whereabouts(&self, directory: Inode) -> Result<Option<Places>, Unavailable> {
-        let mut whereabouts = Whereabouts::new(directory);
+    /// Where the target has a directory now. `None`: it is not there any more. What is known of the way there is read at once.
+    async fn whereabouts(&self, whereabouts: &mut Whereabouts) -> Result<Option<Places>, Unavailable> {
         loop {
             let (keys, prefixes) = whereabouts.wants();
             let read = self.store.read(&keys, &prefixes).await?;
@@ -121,8 +120,9 @@ impl Manager {
         let Some((name, above)) = names.0.split_last() else { return Ok(What::Refused(Refusal::NotFound)) };
         let (name, above) = (name.clone(), above.to_vec());
         let look = move |target: &std::path::Path, path: &Path| {
-            if look::directory(target, path)?.is_none() {
-                return Ok(None);
+            let Some(directory) = look::directory(target, path)? else { return Ok(None) };
+            if above.is_empty() {
+                return directory.find(&name).map(Some);
             }
             let path = Path(path.0.iter().chain(&above).cloned().collect());
             match look::directory(target, &path)? {
@@ -147,8 +147,9 @@ impl Manager {
         directory: Inode,
         look: impl Fn(&std::path::Path, &Path) -> std::io::Result<Option<Option<T>>> + Clone + Send + 'static,
     ) -> Result<Result<Option<(Place, T)>, Refusal>, Unavailable> {
+        let mut whereabouts = Whereabouts::new(directory);
         for _ in 0..AGAIN {
-            let Some(places) = self.whereabouts(directory).await? else { break };
+            let Some(places) = self.whereabouts(&mut whereabouts).await? else { break };
             for path in &places.paths {
                 let (look, at, mount) = (look.clone(), path.clone(), places.mount);
                 match self.at_target(mount, move |target| look(target, &at)).await? {
@@ -160,7 +161,7 @@ impl Manager {
             }
             // It may have been moved between the looks.
             let is_root = places.paths.iter().all(|path| path.0.is_empty());
-            if is_root || self.whereabouts(directory).await?.is_none_or(|now| now == places) {
+            if is_root || self.whereabouts(&mut whereabouts).await?.is_none_or(|now| now == places) {
                 break;
             }
         }
