@@ -78,6 +78,72 @@ fn another_pool_in_the_place_of_a_manager_keeps_nobody_from_those_that_are_left(
 }
 
 #[test]
+fn a_sync_while_benefactors_reach_no_manager_waits_and_takes_the_room_of_its_bytes_alone() {
+    let mut pool = Pool::new(1, 2, 24);
+    // Benefactors know the first one alone, and the client the second one.
+    pool.start_manager("127.0.0.1:0");
+    run(async {
+        let mut config = pool.config(2);
+        config.managers = vec![pool.managers[1].address.clone()];
+        let client = pool.client_of(config).await;
+        let content = bytes(1, 5 * MIB);
+        let mut writer = client.create("file").await.unwrap();
+        pool.managers[0].kill();
+        // Their leases are over, the pool holds, and the store refuses what names them.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        writer.write(&content).await.unwrap();
+        let sync = tokio::spawn(async move { writer.sync().await.map(|()| writer) });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if sync.is_finished() {
+            panic!("nobody can have committed it: {:?}", sync.await.unwrap().err());
+        }
+        pool.restart_manager(0);
+        sync.await.unwrap().unwrap().close().await.unwrap();
+        client.wait_drained("file", LONG).await.unwrap();
+        same("at the target", &std::fs::read(pool.target().join("file")).unwrap(), &content);
+        client.unlink("file").await.unwrap();
+        // Of what was put in vain nothing is left, though its session goes on.
+        until("there is room as before", async || {
+            client.status().await.unwrap().benefactors.iter().all(|(_, credits)| *credits == 24)
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_benefactor_that_was_replaced_and_is_alive_gives_back_what_was_put_there() {
+    let mut pool = Pool::new(1, 3, 24);
+    pool.start_manager("127.0.0.1:0");
+    // The first one alone reaches the first manager alone.
+    (1..3).for_each(|id| pool.restart_benefactor(id));
+    run(async {
+        let mut config = pool.config(3);
+        config.managers = vec![pool.managers[1].address.clone()];
+        let client = pool.client_of(config).await;
+        let content = bytes(1, 5 * MIB);
+        let mut writer = client.create("file").await.unwrap();
+        writer.write(&content).await.unwrap();
+        pool.managers[0].kill();
+        // Its lease is over, and there is nobody in its place.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let sync = tokio::spawn(async move { writer.sync().await.map(|()| writer) });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!sync.is_finished(), "two copies are not three");
+        pool.start_benefactor();
+        let writer = sync.await.unwrap().unwrap();
+        pool.restart_manager(0);
+        until("what was put there in vain is room again, while the file is open", async || {
+            let all = client.status().await.unwrap().benefactors;
+            all.iter().map(|(_, credits)| *credits).eq([24, 19, 19, 19])
+        })
+        .await;
+        writer.close().await.unwrap();
+        client.wait_drained("file", LONG).await.unwrap();
+        same("at the target", &std::fs::read(pool.target().join("file")).unwrap(), &content);
+    });
+}
+
+#[test]
 fn without_managers_or_without_etcd_groups_fill_on_and_a_sync_waits() {
     let Some(mut pool) = Pool::over_etcd(2, 3, 96) else { return };
     run(async {

@@ -17,10 +17,11 @@ use surgetank_pool_core::id::{BenefactorId, Inode, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply as Done};
 use surgetank_pool_core::placement::{Layout, Place, Stripe};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use self::staging::Put;
 use super::reader::AtTarget;
-use super::{Error, Inner};
+use super::{Error, Inner, LOOK};
 use crate::chunks::CHUNK;
 use crate::manager::Content;
 use crate::span;
@@ -353,7 +354,7 @@ impl Writer {
         loop {
             self.place_all(until).await?;
             if !self.seal_all().await {
-                if tokio::time::Instant::now() >= until {
+                if Instant::now() >= until {
                     let why = "benefactors do not seal what they were given".to_owned();
                     let (path, waited) = (self.path.clone(), self.inner.config.timeout);
                     return Err(Error::NoRoom { path, why, waited });
@@ -366,7 +367,15 @@ impl Writer {
             match self.inner.operate(&self.path, &operation).await {
                 Ok(None) => return self.committed(on.next()),
                 Ok(Some(Done::Version(version))) => return self.committed(version),
-                Err(Error::Refused(_, Refusal::Benefactors(places))) => self.gone.extend(places),
+                Err(Error::Refused(path, Refusal::Benefactors(places))) => {
+                    if Instant::now() >= until {
+                        let why = format!("the leases of {} benefactors have ended", places.len());
+                        return Err(Error::NoRoom { path, why, waited: self.inner.config.timeout });
+                    }
+                    self.gone.extend(places);
+                    // While the pool holds, the same ones are found again.
+                    tokio::time::sleep(LOOK).await;
+                }
                 Err(Error::Refused(path, Refusal::Version(_))) => return Err(Error::WrittenElsewhere(path)),
                 Ok(Some(_)) => return Err(super::senseless()),
                 Err(error) => return Err(error),

@@ -284,6 +284,13 @@ impl Pool {
         })
     }
 
+    /// One more, without an SSD.
+    pub fn start_benefactor(&mut self) {
+        self.disks.push(None);
+        let process = self.benefactor(self.benefactors.len());
+        self.benefactors.push(process);
+    }
+
     /// A benefactor's next life.
     pub fn restart_benefactor(&mut self, id: usize) {
         self.benefactors[id].kill();

@@ -285,17 +285,25 @@ impl Writer {
                         column.places.iter().filter(|place| !self.gone.contains(place)).map(|place| place.id).collect();
                     let found = self.place(chunks::CHUNK, 1, index, &others).await?;
                     column.places[at] = found.columns[0].places[0];
-                    replaced.insert(former);
+                    // The same one in the same life has what it had; if not, it says so when it is to seal it.
+                    if column.places[at] != former {
+                        replaced.insert(former.id);
+                    }
                 }
             }
+            let mut left = Vec::new();
             if let Some(group) = self.groups.get_mut(&index).filter(|_| !replaced.is_empty()) {
                 let stays: BTreeSet<BenefactorId> = layout.places().iter().map(|place| place.id).collect();
                 for chunk in group.chunks.values_mut() {
-                    // Whoever is gone has nothing, in whichever life it is now.
-                    chunk.at.retain(|id, _| stays.contains(id) && !replaced.iter().any(|place| place.id == *id));
+                    let is_left = |id: &BenefactorId| !stays.contains(id) || replaced.contains(id);
+                    let written_here = chunk.bytes.is_some();
+                    let gone = chunk.at.extract_if(.., |id, _| is_left(id));
+                    left.extend(gone.filter(|_| written_here));
                 }
                 group.layout = layout;
             }
+            // Whoever is not dead after all gives their room back.
+            self.withdraw(left);
         }
         Ok(())
     }
