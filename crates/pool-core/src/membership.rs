@@ -241,6 +241,12 @@ impl Membership {
         self.members.get(&id).map(|member| member.state)
     }
 
+    /// Whether a benefactor has a lease. One that answers probes without has its bytes, but no commit may name it.
+    #[must_use]
+    pub fn has_lease(&self, id: BenefactorId) -> bool {
+        self.members.get(&id).is_some_and(|member| member.leased)
+    }
+
     /// The newest life of a benefactor that is not dead.
     #[must_use]
     pub fn incarnation(&self, id: BenefactorId) -> Option<Incarnation> {

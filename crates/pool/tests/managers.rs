@@ -88,10 +88,11 @@ fn a_sync_while_benefactors_reach_no_manager_waits_and_takes_the_room_of_its_byt
         let client = pool.client_of(config).await;
         let content = bytes(1, 5 * MIB);
         let mut writer = client.create("file").await.unwrap();
+        writer.write(&content[..MIB]).await.unwrap();
         pool.managers[0].kill();
         // Their leases are over, the pool holds, and the store refuses what names them.
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        writer.write(&content).await.unwrap();
+        writer.write(&content[MIB..]).await.unwrap();
         let sync = tokio::spawn(async move { writer.sync().await.map(|()| writer) });
         tokio::time::sleep(Duration::from_secs(1)).await;
         if sync.is_finished() {

@@ -373,7 +373,7 @@ impl Writer {
                         return Err(Error::NoRoom { path, why, waited: self.inner.config.timeout });
                     }
                     self.gone.extend(places);
-                    // While the pool holds, the same ones are found again.
+                    // A manager may not know yet what the store knows.
                     tokio::time::sleep(LOOK).await;
                 }
                 Err(Error::Refused(path, Refusal::Version(_))) => return Err(Error::WrittenElsewhere(path)),

@@ -60,11 +60,11 @@ impl Known {
         Instant::ZERO + self.since.elapsed()
     }
 
-    /// Everybody who may be given chunks.
+    /// Everybody who may be given chunks: a commit that named one without a lease would be refused.
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |member: &Member| {
             let is_there = |alive: &Alive| alive.incarnation == member.lends.place.incarnation && !alive.leaving;
-            let alive = member.alive.filter(is_there)?;
+            let alive = member.alive.filter(is_there).filter(|_| self.membership.has_lease(member.lends.place.id))?;
             let lent =
                 |free, of, rate| Lent { free: Bytes::new(free), of: Bytes::new(of), rate, drain: Some(RATES.drain) };
             let memory = lent(alive.credits * CHUNK, alive.of * CHUNK, RATES.memory);
