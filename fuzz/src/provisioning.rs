@@ -11,7 +11,7 @@ use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::service::{self, Secret, wire};
 use surgetank_provider::{
-    Change, CreateVolume, HostConfig, HostProvider, Provider, ProviderError, Tags, Transition, VolumeDescription,
+    Change, CreateVolume, Home, HostConfig, HostProvider, Provider, ProviderError, Tags, Transition, VolumeDescription,
     VolumeId, VolumeState,
 };
 
@@ -113,7 +113,7 @@ pub fn answers(data: &[u8]) {
     if let Err(error) = client.delete(&id) {
         of_it(error);
     }
-    assert_eq!(client.files(), None, "a service never says where files lie");
+    assert_eq!(client.home(), Home::Disks, "a service never says where files lie");
 }
 
 /// Counts what it is asked for.
@@ -137,8 +137,8 @@ impl Counting {
 }
 
 impl Provider for Counting {
-    fn files(&self) -> Option<PathBuf> {
-        None
+    fn home(&self) -> Home {
+        Home::Disks
     }
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         let volume = self.volume(&VolumeId("vol-1".to_owned()));

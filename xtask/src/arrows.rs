@@ -32,11 +32,15 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("pool-core", Decide, &["model"]),
     ("nbd", Act, &[]),
     ("trace", Act, &["model"]),
-    ("provider", Act, &["model"]),
-    ("device", Act, &["model", "array", "readcache", "nbd"]),
+    ("provider", Act, &["model", "pool-core", "pool"]),
+    ("device", Act, &["model", "array", "readcache", "nbd", "pool-core", "pool"]),
     ("pool", Act, &["model", "pool-core"]),
     ("mount", Act, &["model", "pool-core", "pool", "device"]),
-    ("daemon", Drive, &["model", "array", "cache", "readcache", "policy", "rental", "nbd", "provider", "device"]),
+    (
+        "daemon",
+        Drive,
+        &["model", "array", "cache", "readcache", "policy", "rental", "nbd", "provider", "device", "pool"],
+    ),
     ("whatif", Drive, &["model", "array", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),
     (

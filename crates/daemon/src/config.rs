@@ -323,6 +323,27 @@ inactivity_delay = "30 s"
     }
 
     #[test]
+    fn a_device_may_rent_from_a_staging_pool() {
+        let pool = |section: &str| {
+            let text = MINIMAL.replace("[provider.local]\ndirectory = \"/tmp/volumes\"", section);
+            load(&text.replace("provider = \"local\"", "provider = \"pool\""))
+        };
+        let config =
+            pool("[provider.pool]\naddress = \"pool://127.0.0.1:7440\"\ntarget = \"/scratch/volumes\"").unwrap();
+        assert_eq!(config.devices["data"].caching.as_ref().unwrap().provider, "pool");
+        assert!(pool("").is_ok(), "all keys have defaults");
+        for (section, told) in [
+            ("[provider.pool]\ntarget = \"volumes\"", "s.toml:2:1: target is \"volumes\": write the whole path"),
+            ("[provider.pool]\ndurable = \"twice\"", "durable is \"twice\": write \"copies=1\""),
+            ("[provider.pool]\naddress = \"localhost\"", "write \"pool://127.0.0.1:7440\""),
+            ("[provider.pool]\ntarge = \"/t\"", "did you mean \"target\""),
+        ] {
+            let error = pool(section).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    #[test]
     fn every_mistake_has_a_place_and_a_remedy() {
         let mistakes = [
             ("\"33 MiB/s\"", "33", "s.toml:9:13: 33 has no unit"),

@@ -61,9 +61,9 @@ enum Doubt {
 impl Looking<'_> {
     /// What the medium says against a volume whose tag names our attachment, which has not ended as far as is known.
     fn doubt(&self, provider: &dyn Provider, volume: &VolumeDescription) -> Option<Doubt> {
-        let files = provider.files();
+        let home = provider.home();
         match volume.state {
-            VolumeState::Attached => match self.label(volume, files.as_deref()) {
+            VolumeState::Attached => match self.label(volume, &home) {
                 Ok(label) => label.filter(|label| !label.clean && label.written).map(|_| Doubt::Records),
                 Err(obstacle) => Some(Doubt::Unread(obstacle)),
             },
@@ -76,8 +76,8 @@ impl Looking<'_> {
 
     /// What another program has open can be read as soon as that has ended, and may be what it works with.
     fn must_be_free(&self, provider: &dyn Provider, volume: &VolumeDescription) -> Result<(), String> {
-        let files = provider.files();
-        match self.label(volume, files.as_deref()) {
+        let home = provider.home();
+        match self.label(volume, &home) {
             Err(Obstacle::Held(who)) if volume.state == VolumeState::Attached => {
                 Err(format!("the data on the caching volume {} is not discarded: {who}, then ask again", volume.id.0))
             }

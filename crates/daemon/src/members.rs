@@ -2,12 +2,11 @@
 //! and volumes that are opened.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use surgetank_model::Bytes;
-use surgetank_provider::{Provider, ProviderError, VolumeDescription};
+use surgetank_provider::{Home, Provider, ProviderError, VolumeDescription};
 use surgetank_rental::{Answer, AskId, Call, Obstacle, Opening, ask};
 
 use crate::lifecycle::{Lifecycle, calls};
@@ -37,12 +36,12 @@ pub(crate) fn call(provider: &Arc<dyn Provider>, done: &Sender<Done>, id: AskId,
 
 /// Opens an attached volume. The answer, unless it comes later.
 pub(crate) fn open(
-    (opener, files): (Opener, Option<PathBuf>),
+    (opener, home): (Opener, Home),
     done: &Sender<Done>,
     id: AskId,
     (description, size, opening): (VolumeDescription, Bytes, Opening),
 ) -> Option<Answer> {
-    let place = match Place::of(&description, files.as_deref()) {
+    let place = match Place::of(&description, &home) {
         Ok(place) => place,
         Err(why) => return Some(Answer::Opened(Ok(ask::Opened::Refused(why)))),
     };

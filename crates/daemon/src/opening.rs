@@ -1,10 +1,12 @@
 //! Opens volumes: backing volumes as configured, caching volumes as the provider attached them, and reads what is on
 //! them.
 //!
+//! - `pool`: a volume that lies in a staging pool;
 //! - `stripe`: a caching volume that is a stripe over several volumes;
 //! - `looking`: what is on caching volumes that nobody uses.
 
 mod looking;
+mod pool;
 mod stripe;
 
 use std::io;
@@ -23,7 +25,7 @@ use surgetank_device::volume::throttle::{CreditMeter, Credits};
 use surgetank_device::volume::{Holder, OpenError, Operation, Options, look_beneath};
 use surgetank_device::{Buffer, FileVolume, MemoryVolume, Poller, Throttle, Volume, VolumeIo};
 use surgetank_model::{Bytes, Limits};
-use surgetank_provider::{VolumeDescription, VolumeId};
+use surgetank_provider::{Home, PoolConfig, VolumeDescription, VolumeId};
 use surgetank_rental::{self as rental, Obstacle};
 
 use crate::arrays::Arrays;
@@ -190,16 +192,23 @@ pub enum Place {
         /// Its name there, without links and without `..`.
         name: PathBuf,
     },
+    /// A file of a staging pool.
+    Pool {
+        /// The pool.
+        pool: Arc<PoolConfig>,
+        /// The volume, whose name the file has.
+        id: VolumeId,
+    },
     /// Where each member of a stripe is, in their order.
     Stripe(Vec<Place>),
 }
 
 impl Place {
-    /// Where an attached volume is, by what its provider says of it; `files` are where its files may lie.
+    /// Where an attached volume is, by what its provider says of it; `home` is where its provider's volumes are found.
     ///
     /// # Errors
     /// One sentence with the remedy: it is no place that a volume can have.
-    pub fn of(description: &VolumeDescription, files: Option<&Path>) -> Result<Self, String> {
+    pub fn of(description: &VolumeDescription, home: &Home) -> Result<Self, String> {
         let id = &description.id.0;
         if rental::stripe::is_stripe(&description.id) {
             let members = &description.members;
@@ -214,13 +223,16 @@ impl Place {
                     missing.join(", ")
                 ));
             }
-            return members.iter().map(|member| Self::of(member, files)).collect::<Result<_, _>>().map(Self::Stripe);
+            return members.iter().map(|member| Self::of(member, home)).collect::<Result<_, _>>().map(Self::Stripe);
+        }
+        if let Home::Pool(pool) = home {
+            return Ok(Self::Pool { pool: Arc::clone(pool), id: description.id.clone() });
         }
         match (&description.serial, &description.device) {
             (Some(serial), _) => Ok(Self::Disk { serial: serial.clone() }),
             (None, None) => Err(format!("the volume {id} is attached, but the provider does not say where")),
-            (None, Some(device)) => match files {
-                Some(directory) => match name_beneath(directory, device) {
+            (None, Some(device)) => match home {
+                Home::Files(directory) => match name_beneath(directory, device) {
                     Some(name) => Ok(Self::File { directory: directory.to_owned(), name }),
                     None => Err(format!(
                         "the provider says that the volume {id} is the file {device:?}, which is not beneath {}, where its \
@@ -228,7 +240,7 @@ impl Place {
                         directory.display()
                     )),
                 },
-                None => Err(format!(
+                Home::Disks | Home::Pool(_) => Err(format!(
                     "the provider says that the volume {id} is at {device:?} and names no serial of a disk: let the service \
                      say the serial, or if it rents out files of this machine add files = \"/their/directory\" to \
                      [provider.host]"
@@ -241,7 +253,7 @@ impl Place {
     pub fn serials(&self) -> Vec<&str> {
         match self {
             Self::Disk { serial } => vec![serial],
-            Self::File { .. } => Vec::new(),
+            Self::File { .. } | Self::Pool { .. } => Vec::new(),
             Self::Stripe(members) => members.iter().flat_map(Self::serials).collect(),
         }
     }
@@ -267,6 +279,8 @@ impl Place {
             Self::File { directory, name } => {
                 look_beneath(directory, name).and_then(|found| Ok(rustix::fs::fstat(&found)?))
             }
+            // The volume itself tells when it is gone.
+            Self::Pool { id, .. } => return Ok(Some(pool::identity(id))),
             Self::Stripe(members) => {
                 let found = members.iter().map(|member| member.look(disks)).collect::<Result<Option<Vec<_>>, _>>()?;
                 return Ok(found.map(Identity::of_all));
@@ -289,7 +303,7 @@ impl Place {
         disks: &Disks,
         options: Options,
         before: Before,
-    ) -> Result<Option<Vec<FileVolume>>, Obstacle> {
+    ) -> Result<Option<Vec<Found>>, Obstacle> {
         let places = self.each();
         if places.len() != sizes.len() {
             return Err(format!("the provider says the sizes of {} volumes of {}", sizes.len(), places.len()).into());
@@ -304,7 +318,7 @@ impl Place {
         disks: &Disks,
         options: Options,
         before: Before,
-    ) -> Result<Option<FileVolume>, Obstacle> {
+    ) -> Result<Option<Found>, Obstacle> {
         match self {
             Self::Stripe(_) => Err("a stripe is no volume of the provider".to_owned().into()),
             Self::Disk { serial } => {
@@ -312,7 +326,7 @@ impl Place {
                 let volume =
                     open_patiently(|| FileVolume::open(&path, options)).map_err(|error| before.obstacle(&error))?;
                 disks.verify(volume.as_fd(), serial, size.get()).map_err(|error| error.to_string())?;
-                Ok(Some(volume))
+                Ok(Some(Found::of(volume)?))
             }
             Self::File { directory, name } => {
                 let volume = open_patiently(|| FileVolume::open_beneath(directory, name, options));
@@ -322,9 +336,25 @@ impl Place {
                     let why = format!("{path} has {bytes} bytes instead of the {} that were rented", size.get());
                     return Err(why.into());
                 }
-                Ok(Some(volume))
+                Ok(Some(Found::of(volume)?))
             }
+            Self::Pool { pool, id } => pool::open(pool, id, size, before).map(Some),
         }
+    }
+}
+
+/// One of the provider's volumes that was opened.
+struct Found {
+    volume: Box<dyn Volume>,
+    /// What people call it.
+    name: String,
+    identity: Identity,
+}
+
+impl Found {
+    fn of(volume: FileVolume) -> Result<Self, String> {
+        let (name, identity) = (volume.path().display().to_string(), Identity::of(&status_of(&volume)?));
+        Ok(Self { volume: Box::new(volume), name, identity })
     }
 }
 
@@ -403,14 +433,14 @@ impl Opener {
             return Ok(None);
         };
         let mut blank = 0;
-        for volume in &mut volumes {
+        for Found { volume, name, .. } in &mut volumes {
             let length = volume.size();
-            let read = |offset, length| read(volume, offset, length, self.clock);
+            let read = |offset, length| read(&mut **volume, offset, length, self.clock);
             let is_blank = ends_are_blank(length, read);
-            let is_blank = is_blank.map_err(|error| format!("{} cannot be read: {error}", volume.path().display()))?;
+            let is_blank = is_blank.map_err(|error| format!("{name} cannot be read: {error}"))?;
             blank += usize::from(is_blank);
         }
-        let identity = identity(&volumes)?;
+        let identity = identity(&volumes);
         let (all, none) = (blank == volumes.len(), blank == 0);
         let opened = match place {
             Place::Stripe(_) if all => Some(self.serve(self.format(volumes)?, place, identity)?),
@@ -420,8 +450,10 @@ impl Opener {
                 None => None,
             },
             Place::Stripe(_) => None,
-            Place::Disk { .. } | Place::File { .. } if all => Some(self.opened(volumes, place, |_| Ok(()))?),
-            Place::Disk { .. } | Place::File { .. } => None,
+            Place::Disk { .. } | Place::File { .. } | Place::Pool { .. } if all => {
+                Some(self.opened(volumes, place, |_| Ok(()))?)
+            }
+            Place::Disk { .. } | Place::File { .. } | Place::Pool { .. } => None,
         };
         Ok(Some(opened.map_or(Fresh::Used, Fresh::Blank)))
     }
@@ -453,32 +485,31 @@ impl Opener {
     /// What the engine is given, once `check` has seen what is on it.
     fn opened(
         &self,
-        volumes: Vec<FileVolume>,
+        volumes: Vec<Found>,
         place: &Place,
         check: impl FnOnce(&mut Log<'_>) -> Result<(), Obstacle>,
     ) -> Result<Opened, Obstacle> {
-        let identity = identity(&volumes)?;
+        let identity = identity(&volumes);
         if matches!(place, Place::Stripe(_)) {
             let mut stripe = self.assemble(volumes)?;
             check(&mut Log::Stripe(&mut stripe))?;
             return self.serve(stripe, place, identity);
         }
-        let volume = volumes.into_iter().next().ok_or_else(|| "there is no volume".to_owned())?;
-        let mut volume = self.dressed(volume);
+        let found = volumes.into_iter().next().ok_or_else(|| "there is no volume".to_owned())?;
+        let mut volume = self.dressed(found.volume);
         check(&mut Log::One(&mut *volume))?;
         Ok(Opened { volume, place: place.clone(), identity, geometry: None })
     }
 
     /// A volume of the provider, decorated and held to its limits.
-    fn dressed(&self, volume: FileVolume) -> Box<dyn Volume> {
+    fn dressed(&self, volume: Box<dyn Volume>) -> Box<dyn Volume> {
         throttled(decorated(volume, self.decorator.as_ref()), self.throttle, self.clock)
     }
 }
 
 /// What was opened.
-fn identity(volumes: &[FileVolume]) -> Result<Identity, String> {
-    let identities = volumes.iter().map(|volume| Ok(Identity::of(&status_of(volume)?)));
-    identities.collect::<Result<Vec<_>, String>>().map(Identity::of_all)
+fn identity(volumes: &[Found]) -> Identity {
+    Identity::of_all(volumes.iter().map(|found| found.identity.clone()))
 }
 
 /// Whether both ends of a volume of this size read as zeroes.
@@ -492,8 +523,7 @@ fn ends_are_blank(size: u64, mut read: impl FnMut(u64, usize) -> io::Result<Vec<
     Ok(true)
 }
 
-fn decorated(volume: FileVolume, decorator: Option<&Decorator>) -> Box<dyn Volume> {
-    let volume: Box<dyn Volume> = Box::new(volume);
+fn decorated(volume: Box<dyn Volume>, decorator: Option<&Decorator>) -> Box<dyn Volume> {
     match decorator {
         Some(decorate) => decorate(Purpose::Caching, volume),
         None => volume,

@@ -1,13 +1,14 @@
 //! A provider whose volumes are stripes over several of another one: it makes the calls on all members at once, and has
 //! [`stripe`] say which they are and what their answers mean.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use surgetank_model::Bytes;
 use surgetank_policy::stripe::fewer;
-use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId};
+use surgetank_provider::{
+    Change, CreateVolume, Home, Provider, ProviderError, Transition, VolumeDescription, VolumeId,
+};
 use surgetank_rental::stripe;
 
 use crate::crash::crash_point;
@@ -113,8 +114,8 @@ impl StripedProvider {
 }
 
 impl Provider for StripedProvider {
-    fn files(&self) -> Option<PathBuf> {
-        self.inner.files()
+    fn home(&self) -> Home {
+        self.inner.home()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

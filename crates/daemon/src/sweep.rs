@@ -94,14 +94,14 @@ impl Sweeper {
         known: &Known,
     ) -> BTreeMap<VolumeId, String> {
         let suspects = listed.iter().filter(|volume| !known.expects(&volume.id));
-        let files = provider.files();
+        let home = provider.home();
         let looking = Looking { disks: &self.disks, clock: self.clock, decorator: self.decorator.as_ref() };
         let clean = suspects.filter_map(|volume| {
             let epoch = volume.tags.get(tag::DIRTY_EPOCH)?;
             if self.has_ended(volume, epoch) {
                 return Some((volume.id.clone(), epoch.clone()));
             }
-            let superblock = looking.superblock(volume, files.as_deref()).ok().filter(|_| volume.is_located())??;
+            let superblock = looking.superblock(volume, &home).ok().filter(|_| volume.is_located())??;
             let clean = superblock.state == LogState::Clean && superblock.epoch.to_string() == *epoch;
             clean.then(|| (volume.id.clone(), epoch.clone()))
         });

@@ -4,13 +4,14 @@
 //! A call that is still under way is not made a second time: asked again, its answer is taken when it has come. Any
 //! other call is put off until then, so that nothing overtakes what was asked before.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use surgetank_model::Bytes;
-use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId};
+use surgetank_provider::{
+    Change, CreateVolume, Home, Provider, ProviderError, Transition, VolumeDescription, VolumeId,
+};
 
 /// A provider for one asker, who waits for its answers only so long.
 pub struct TimedProvider {
@@ -128,8 +129,8 @@ fn mixed_up() -> ProviderError {
 }
 
 impl Provider for TimedProvider {
-    fn files(&self) -> Option<PathBuf> {
-        self.provider.files()
+    fn home(&self) -> Home {
+        self.provider.home()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
@@ -183,8 +184,8 @@ mod tests {
     }
 
     impl Provider for Slow {
-        fn files(&self) -> Option<PathBuf> {
-            None
+        fn home(&self) -> Home {
+            Home::Disks
         }
         fn create(&self, _: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
             panic!("a call that dies")

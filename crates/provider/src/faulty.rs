@@ -1,7 +1,6 @@
 //! A decorator that makes a provider misbehave as clouds do, by script or by chance.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +12,8 @@ use crate::clock::{Clock, whole_ms};
 use surgetank_model::Bytes;
 
 use crate::{
-    Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId, VolumeState, decide_growth,
+    Change, CreateVolume, Home, Provider, ProviderError, Transition, VolumeDescription, VolumeId, VolumeState,
+    decide_growth,
 };
 
 /// The verbs of a [`Provider`], to say which one a fault is for.
@@ -316,8 +316,8 @@ impl Plan {
 }
 
 impl<P: Provider> Provider for Faulty<P> {
-    fn files(&self) -> Option<PathBuf> {
-        self.inner.files()
+    fn home(&self) -> Home {
+        self.inner.home()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

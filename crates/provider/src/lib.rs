@@ -7,6 +7,7 @@ pub mod faulty;
 mod files;
 pub mod host;
 pub mod local;
+pub mod pool;
 pub mod qemu;
 pub mod service;
 pub mod table;
@@ -15,22 +16,40 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
 pub use host::{HostConfig, HostProvider};
 pub use local::{IopsCredits, LocalConfig, LocalProvider, LocalType};
+pub use pool::{PoolConfig, PoolProvider};
 pub use qemu::{QemuConfig, QemuProvider};
 pub use table::ProviderConfig;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use surgetank_model::Bytes;
 pub use surgetank_model::volume::{
     Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, decide_growth, tag,
 };
 
+/// Where the attached volumes of a provider are found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// All of them are disks of this machine, with serials.
+    Disks,
+    /// Those without a serial are files of this machine, beneath this directory.
+    Files(PathBuf),
+    /// They are files of a staging pool.
+    Pool(Arc<PoolConfig>),
+}
+
+impl From<Option<PathBuf>> for Home {
+    fn from(files: Option<PathBuf>) -> Self {
+        files.map_or(Self::Disks, Self::Files)
+    }
+}
+
 /// A provider of volumes. Calls may block for a network round trip but not until the change is carried out.
 /// Every verb is idempotent: asked again, it answers `Identity`.
 pub trait Provider: Send + Sync {
-    /// The directory beneath which volumes without a serial lie, which are files of this machine. `None`: all of its
-    /// volumes are disks. The configuration says so, never whoever answers the calls.
-    fn files(&self) -> Option<PathBuf>;
+    /// Where attached volumes are found. The configuration says so, never whoever answers the calls.
+    fn home(&self) -> Home;
 
     /// Rents a volume.
     ///

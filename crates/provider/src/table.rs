@@ -14,6 +14,7 @@ use toml::Spanned;
 
 use crate::host::HostConfig;
 use crate::local::LocalConfig;
+use crate::pool::PoolConfig;
 use crate::qemu::QemuConfig;
 use crate::{Provider, ProviderError};
 
@@ -134,6 +135,7 @@ table! {
         local: LocalConfig => "local",
         host: HostConfig => "host",
         qemu: HostConfig => "host",
+        pool: PoolConfig => "pool",
     }
 }
 

@@ -1,10 +1,11 @@
 //! The provider as the daemon sees it: while a volume is away, nobody gets it back.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId};
+use surgetank_provider::{
+    Change, CreateVolume, Home, Provider, ProviderError, Transition, VolumeDescription, VolumeId,
+};
 
 /// A provider that attaches nothing during an outage.
 pub struct Guarded {
@@ -20,8 +21,8 @@ impl Guarded {
 }
 
 impl Provider for Guarded {
-    fn files(&self) -> Option<PathBuf> {
-        self.provider.files()
+    fn home(&self) -> Home {
+        self.provider.home()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

@@ -84,7 +84,7 @@ impl Manager {
     fn head(&self, place: Slot, volume: &VolumeDescription) -> Result<Head, String> {
         let description = self.attached(&volume.id)?;
         let name = format!("volume {}", volume.id.0);
-        let found = Place::of(&description, self.provider.files().as_deref())?;
+        let found = Place::of(&description, &self.provider.home())?;
         let (opener, sizes) = (self.opener(), opening::sizes(&description, description.size));
         let begun = Instant::now();
         let mut opened = loop {

@@ -62,7 +62,7 @@ impl Manager {
             Asked::Volume(VolumeAsk::Serials) => Answered::Serials(self.context.disks.serials().unwrap_or_default()),
             Asked::Volume(VolumeAsk::Open { description, size, opening }) => {
                 self.open.remove(&id.slot);
-                let opener = (self.opener(), self.provider.files());
+                let opener = (self.opener(), self.provider.home());
                 return members::open(opener, &self.done.0, id, (description, size, opening));
             }
             Asked::Volume(VolumeAsk::Close(opened)) => {

@@ -1,7 +1,5 @@
 //! Volumes of this machine: looked for, opened, looked at.
 
-use std::path::PathBuf;
-
 use surgetank_device::discovery::is_same;
 use surgetank_model::{Bytes, Limits};
 use surgetank_provider::VolumeDescription;
@@ -22,17 +20,11 @@ impl Lifecycle {
                 Answer::Closed
             }
             VolumeAsk::Superblock(description) => {
-                let files = self.files();
                 let looking = Looking { disks, clock: *clock, decorator: decorator.as_ref() };
-                Answer::Superblock(looking.label(&description, files.as_deref()))
+                Answer::Superblock(looking.label(&description, &self.tools.provider.home()))
             }
             VolumeAsk::Look => Answer::Looked(self.look()),
         })
-    }
-
-    /// Where volumes may lie that are files.
-    fn files(&self) -> Option<PathBuf> {
-        self.tools.provider.files()
     }
 
     pub(super) fn look(&self) -> Presence {
@@ -64,7 +56,7 @@ impl Lifecycle {
     /// Opens an attached volume in place of what was open. The answer, unless it comes later.
     fn open(&mut self, id: AskId, volume: VolumeDescription, size: Bytes, opening: Opening) -> Option<Answer> {
         self.open.remove(&id.slot);
-        let place = match Place::of(&volume, self.files().as_deref()) {
+        let place = match Place::of(&volume, &self.tools.provider.home()) {
             Ok(place) => place,
             Err(why) => return Some(Answer::Opened(Ok(ask::Opened::Refused(why)))),
         };

@@ -1,13 +1,12 @@
 //! What is on caching volumes that nobody uses.
 
 use std::io;
-use std::path::Path;
 
 use surgetank_cache::format::{self, BLOCK, LogState, Superblock};
+use surgetank_device::Volume;
 use surgetank_device::discovery::Disks;
 use surgetank_device::volume::Options;
-use surgetank_device::{FileVolume, Volume};
-use surgetank_provider::VolumeDescription;
+use surgetank_provider::{Home, VolumeDescription};
 use surgetank_rental::{Label, Obstacle};
 
 use super::stripe::Stripe;
@@ -25,16 +24,12 @@ pub struct Looking<'a> {
 }
 
 impl Looking<'_> {
-    /// Reads the superblock of an attached volume, from the medium. `files` is where volumes lie that are files.
+    /// Reads the superblock of an attached volume, from the medium. `home` is where its provider's volumes are found.
     ///
     /// # Errors
     /// One sentence: it is not there, or cannot be opened or read.
-    pub fn superblock(
-        &self,
-        description: &VolumeDescription,
-        files: Option<&Path>,
-    ) -> Result<Option<Superblock>, Obstacle> {
-        let (mut volume, path) = self.open(description, files)?;
+    pub fn superblock(&self, description: &VolumeDescription, home: &Home) -> Result<Option<Superblock>, Obstacle> {
+        let (mut volume, path) = self.open(description, home)?;
         Ok(volume.log().superblock(self.clock).map_err(|error| format!("{path} cannot be read: {error}"))?)
     }
 
@@ -42,8 +37,8 @@ impl Looking<'_> {
     ///
     /// # Errors
     /// As [`Looking::superblock`].
-    pub fn label(&self, description: &VolumeDescription, files: Option<&Path>) -> Result<Option<Label>, Obstacle> {
-        let (mut volume, path) = self.open(description, files)?;
+    pub fn label(&self, description: &VolumeDescription, home: &Home) -> Result<Option<Label>, Obstacle> {
+        let (mut volume, path) = self.open(description, home)?;
         let unreadable = |error: io::Error| format!("{path} cannot be read: {error}");
         let mut log = volume.log();
         let found = log.superblock(self.clock).map_err(unreadable)?;
@@ -60,25 +55,20 @@ impl Looking<'_> {
         Ok(Some(Label { epoch, clean, written }))
     }
 
-    fn open(&self, description: &VolumeDescription, files: Option<&Path>) -> Result<(Opened, String), Obstacle> {
+    fn open(&self, description: &VolumeDescription, home: &Home) -> Result<(Opened, String), Obstacle> {
         let options = Options { read_only: true, ..Options::default() };
         let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
-        let place = Place::of(description, files)?;
+        let place = Place::of(description, home)?;
         let sizes = super::sizes(description, description.size);
         let volumes = place.open(&sizes, self.disks, options, Before::Unused)?.ok_or_else(absent)?;
         if let Place::Stripe(_) = place {
-            let volumes = volumes.into_iter().map(|volume| (path(&volume), decorated(volume, self.decorator)));
+            let volumes = volumes.into_iter().map(|found| (found.name, decorated(found.volume, self.decorator)));
             return Ok((Opened::Stripe(Stripe::assemble(volumes.collect(), self.clock)?), description.id.0.clone()));
         }
         let mut volumes = volumes.into_iter();
-        let volume = volumes.next().ok_or_else(absent)?;
-        let path = path(&volume);
-        Ok((Opened::One(decorated(volume, self.decorator)), path))
+        let found = volumes.next().ok_or_else(absent)?;
+        Ok((Opened::One(decorated(found.volume, self.decorator)), found.name))
     }
-}
-
-fn path(volume: &FileVolume) -> String {
-    volume.path().display().to_string()
 }
 
 /// A volume that is looked at.

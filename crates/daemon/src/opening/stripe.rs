@@ -4,11 +4,11 @@ use std::io;
 
 use surgetank_array::create::{Options, Regions};
 use surgetank_array::{ArrayId, Assembly, Config, Device, MemberId, Plan, Target, assemble, create};
+use surgetank_device::Volume;
 use surgetank_device::volume::array::{ArrayVolume, Member, read_head, write_creation};
-use surgetank_device::{FileVolume, Volume};
 use surgetank_rental::Obstacle;
 
-use super::{Identity, Opened, Opener, Place, ends_are_blank, read};
+use super::{Found, Identity, Opened, Opener, Place, ends_are_blank, read};
 use crate::clock::Clock;
 
 /// Bytes of a chunk: a write of the log is spread over several members, and each gets requests of a size at which volumes reach
@@ -70,16 +70,16 @@ fn members(volumes: Vec<(String, Box<dyn Volume>)>) -> Vec<Member> {
 }
 
 impl Opener {
-    fn named(&self, volumes: Vec<FileVolume>) -> Vec<(String, Box<dyn Volume>)> {
-        volumes.into_iter().map(|volume| (volume.path().display().to_string(), self.dressed(volume))).collect()
+    fn named(&self, volumes: Vec<Found>) -> Vec<(String, Box<dyn Volume>)> {
+        volumes.into_iter().map(|found| (found.name, self.dressed(found.volume))).collect()
     }
 
-    pub(super) fn assemble(&self, volumes: Vec<FileVolume>) -> Result<Stripe, Obstacle> {
+    pub(super) fn assemble(&self, volumes: Vec<Found>) -> Result<Stripe, Obstacle> {
         Stripe::assemble(self.named(volumes), self.clock)
     }
 
     /// Makes blank volumes a stripe.
-    pub(super) fn format(&self, volumes: Vec<FileVolume>) -> Result<Stripe, Obstacle> {
+    pub(super) fn format(&self, volumes: Vec<Found>) -> Result<Stripe, Obstacle> {
         let mut members = members(self.named(volumes));
         let options = Options {
             array: ArrayId(rand::random()),
@@ -106,7 +106,7 @@ impl Opener {
     }
 
     /// The stripe that volumes are, if nothing was ever written on it.
-    pub(super) fn blank_stripe(&self, volumes: Vec<FileVolume>) -> Option<Stripe> {
+    pub(super) fn blank_stripe(&self, volumes: Vec<Found>) -> Option<Stripe> {
         let mut stripe = self.assemble(volumes).ok()?;
         let size = stripe.plan.geometry.size();
         let blank = ends_are_blank(size, |offset, length| stripe.read(offset, length, self.clock)).ok()?;

@@ -289,7 +289,7 @@ impl Manager {
             Asked::Volume(VolumeAsk::Serials) => Answered::Serials(self.context.disks.serials().unwrap_or_default()),
             Asked::Volume(VolumeAsk::Open { description, size, opening }) => {
                 self.open.remove(&id.slot);
-                let opener = (self.opener(), self.provider.1.files());
+                let opener = (self.opener(), self.provider.1.home());
                 return members::open(opener, &self.done.0, id, (description, size, opening));
             }
             Asked::Volume(VolumeAsk::Close(opened)) => {

@@ -15,7 +15,8 @@ use surgetank_daemon::{Daemon, DevicePhase, Outlook, Overrides, Request};
 use surgetank_device::discovery::Disks;
 use surgetank_provider::local::{LocalConfig, LocalProvider};
 use surgetank_provider::{
-    Change, CreateVolume, Provider, ProviderError, SystemClock, Transition, VolumeDescription, VolumeId, VolumeState,
+    Change, CreateVolume, Home, Provider, ProviderError, SystemClock, Transition, VolumeDescription, VolumeId,
+    VolumeState,
 };
 
 const MIB: u64 = 1 << 20;
@@ -156,8 +157,8 @@ impl Plugging {
 }
 
 impl Provider for Plugging {
-    fn files(&self) -> Option<PathBuf> {
-        None
+    fn home(&self) -> Home {
+        Home::Disks
     }
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.local.create(request)

@@ -1,13 +1,12 @@
 //! A provider that does not answer.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::{
-    Change, CreateVolume, Provider, ProviderError, SystemClock, Transition, VolumeDescription, VolumeId,
+    Change, CreateVolume, Home, Provider, ProviderError, SystemClock, Transition, VolumeDescription, VolumeId,
 };
 
 const MIB: u64 = 1 << 20;
@@ -32,8 +31,8 @@ impl Gated {
 }
 
 impl Provider for Gated {
-    fn files(&self) -> Option<PathBuf> {
-        self.provider.files()
+    fn home(&self) -> Home {
+        self.provider.home()
     }
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.pass().create(request)

@@ -12,7 +12,7 @@ use surgetank_provider::local::LocalProvider;
 use surgetank_provider::service::Secret;
 use surgetank_provider::service::Service;
 use surgetank_provider::{
-    Change, CreateVolume, HostConfig, HostProvider, Provider, ProviderError, SystemClock, Transition,
+    Change, CreateVolume, Home, HostConfig, HostProvider, Provider, ProviderError, SystemClock, Transition,
     VolumeDescription, VolumeId, VolumeState,
 };
 
@@ -38,8 +38,8 @@ impl Lying {
 }
 
 impl Provider for Lying {
-    fn files(&self) -> Option<PathBuf> {
-        self.files.clone()
+    fn home(&self) -> Home {
+        self.files.clone().into()
     }
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.local.create(request)

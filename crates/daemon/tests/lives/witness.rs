@@ -2,15 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_provider::{
-    Change, CreateVolume, Fault, FaultRates, Faulty, LocalConfig, LocalProvider, Provider, ProviderError, SystemClock,
-    Tags, Transition, VolumeDescription, VolumeId, tag,
+    Change, CreateVolume, Fault, FaultRates, Faulty, Home, LocalConfig, LocalProvider, Provider, ProviderError,
+    SystemClock, Tags, Transition, VolumeDescription, VolumeId, tag,
 };
 
 use super::Mode;
@@ -136,8 +135,8 @@ fn token(tags: &Tags) -> String {
 }
 
 impl Provider for Witness {
-    fn files(&self) -> Option<PathBuf> {
-        self.inner.files()
+    fn home(&self) -> Home {
+        self.inner.home()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
@@ -164,8 +163,8 @@ impl Provider for Witness {
 }
 
 impl Provider for Counted {
-    fn files(&self) -> Option<PathBuf> {
-        self.local.files()
+    fn home(&self) -> Home {
+        self.local.home()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

@@ -85,7 +85,7 @@ impl<'a> Driver<'a> {
         let poller = Poller::new().unwrap();
         poller.add(descriptor, 0).unwrap();
         // A wait may end early without keys.
-        for _ in 0..20 {
+        for _ in 0..600 {
             let mut keys = Vec::new();
             poller.wait(Some(std::time::Duration::from_millis(100)), &mut keys).unwrap();
             if keys == [0] {

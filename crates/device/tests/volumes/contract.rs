@@ -13,7 +13,7 @@ use surgetank_device::volume::throttle::Throttle;
 use surgetank_device::*;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits};
 
-const SIZE: u64 = 1 << 20;
+pub const SIZE: u64 = 1 << 20;
 
 /// A step of the model, in blocks.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ fn run(volume: &mut dyn Volume, block: u64, steps: &[Step]) {
     assert_eq!(driver.read(0, SIZE, 1), model);
 }
 
-fn contract(volume: &mut dyn Volume, block: u64) {
+pub fn contract(volume: &mut dyn Volume, block: u64) {
     assert_eq!((volume.size(), u64::from(volume.logical_block())), (SIZE, block));
     let volume = RefCell::new(volume);
     let config = Config { cases: 32, failure_persistence: None, ..Config::default() };

@@ -7,5 +7,6 @@ mod array;
 mod contract;
 mod exclusive;
 mod fault;
+mod pool;
 mod read_cache;
 mod throttle;

@@ -143,6 +143,12 @@ impl Writer {
         self.inode
     }
 
+    /// The newest commit that this writer knows of.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
     /// Bytes of the file, with what is not committed yet.
     #[must_use]
     pub const fn size(&self) -> u64 {

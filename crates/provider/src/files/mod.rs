@@ -15,7 +15,7 @@ use surgetank_model::Bytes;
 
 use crate::clock::Clock;
 use crate::{
-    Change, CreateVolume, Provider, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
+    Change, CreateVolume, Home, Provider, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
     decide_growth,
 };
 
@@ -351,8 +351,8 @@ impl View<'_> {
 }
 
 impl<M: Machine> Provider for FileProvider<M> {
-    fn files(&self) -> Option<PathBuf> {
-        M::ATTACHES_FILES.then(|| self.store.images_path())
+    fn home(&self) -> Home {
+        M::ATTACHES_FILES.then(|| self.store.images_path()).into()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

@@ -2,7 +2,6 @@
 
 mod config;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -19,7 +18,9 @@ use crate::service::tls;
 use crate::service::wire::{
     ANSWER_BYTES_MAX, ChangeBody, CreateBody, ErrorBody, ErrorDetail, Kind, ListBody, TagBody, VolumeBody, is_id,
 };
-use crate::{Change, CreateVolume, Provider, ProviderConfig, ProviderError, Transition, VolumeDescription, VolumeId};
+use crate::{
+    Change, CreateVolume, Home, Provider, ProviderConfig, ProviderError, Transition, VolumeDescription, VolumeId,
+};
 
 /// The longest path, serial, tag or type of a volume, in bytes: `PATH_MAX` of Linux.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -159,8 +160,8 @@ fn json(body: &impl Serialize) -> Result<Vec<u8>, ProviderError> {
 }
 
 impl Provider for HostProvider {
-    fn files(&self) -> Option<PathBuf> {
-        self.config.files.clone()
+    fn home(&self) -> Home {
+        self.config.files.clone().into()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

@@ -296,9 +296,11 @@ impl Writer {
                 let stays: BTreeSet<BenefactorId> = layout.places().iter().map(|place| place.id).collect();
                 for chunk in group.chunks.values_mut() {
                     let is_left = |id: &BenefactorId| !stays.contains(id) || replaced.contains(id);
-                    let written_here = chunk.bytes.is_some();
-                    let gone = chunk.at.extract_if(.., |id, _| is_left(id));
-                    left.extend(gone.filter(|_| written_here));
+                    let (gone, at) = std::mem::take(&mut chunk.at).into_iter().partition(|(id, _)| is_left(id));
+                    chunk.at = at;
+                    if chunk.bytes.is_some() {
+                        left.extend::<BTreeMap<_, _>>(gone);
+                    }
                 }
                 group.layout = layout;
             }
