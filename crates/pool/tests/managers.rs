@@ -112,7 +112,7 @@ fn a_sync_while_benefactors_reach_no_manager_waits_and_takes_the_room_of_its_byt
 }
 
 #[test]
-fn a_benefactor_that_was_replaced_and_is_alive_gives_back_what_was_put_there() {
+fn a_benefactor_that_was_replaced_and_is_alive_keeps_nothing_of_what_was_put_there() {
     let mut pool = Pool::new(1, 3, 24);
     pool.start_manager("127.0.0.1:0");
     // The first one alone reaches the first manager alone.

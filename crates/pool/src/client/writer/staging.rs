@@ -304,7 +304,7 @@ impl Writer {
                 }
                 group.layout = layout;
             }
-            // Whoever is not dead after all gives their room back.
+            // Whoever is not dead after all need not keep it.
             self.withdraw(left);
         }
         Ok(())
