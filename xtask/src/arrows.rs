@@ -32,9 +32,9 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("pool-core", Decide, &["model"]),
     ("nbd", Act, &[]),
     ("trace", Act, &["model"]),
+    ("pool", Act, &["model", "pool-core"]),
     ("provider", Act, &["model", "pool-core", "pool"]),
     ("device", Act, &["model", "array", "readcache", "nbd", "pool-core", "pool"]),
-    ("pool", Act, &["model", "pool-core"]),
     ("mount", Act, &["model", "pool-core", "pool", "device"]),
     (
         "daemon",
