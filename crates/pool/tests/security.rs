@@ -191,6 +191,8 @@ fn a_mounts_token_reaches_its_own_target_alone() {
     run(async {
         let pool = Pool::new(1, 1, 16);
         drop(pool.client(1).await);
+        // Whoever makes something looks at the target first.
+        ["own", "other"].iter().for_each(|name| std::fs::create_dir(pool.target().join(name)).unwrap());
         let own = grant(&pool.target().join("own"));
         let (begun, session) = begin(&pool, "own", own.clone()).await;
         let (others, other) = begin(&pool, "other", grant(&pool.target())).await;

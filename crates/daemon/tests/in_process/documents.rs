@@ -104,12 +104,14 @@ fn documented_keys() -> Vec<Row> {
 
 /// The smallest configuration in which every documented section has a meaning, with a line more in one of them.
 fn with_line(section: &str, more: &str) -> Config {
-    let host = section == "[provider.host]";
-    let provider = match host {
-        true => ("[provider.host]", "url = \"https://host.example:7420\"\nca_file = \"/ca\"\ntoken_file = \"/token\""),
-        false => ("[provider.local]", ""),
+    let provider = match section {
+        "[provider.host]" => {
+            (section, "url = \"https://host.example:7420\"\nca_file = \"/ca\"\ntoken_file = \"/token\"")
+        }
+        "[provider.pool]" => (section, ""),
+        _ => ("[provider.local]", ""),
     };
-    let caching = if host { "bandwidth = \"128 MiB/s\"" } else { "" };
+    let caching = if provider.0 == "[provider.local]" { "" } else { "bandwidth = \"128 MiB/s\"" };
     let sections = [
         ("", ""),
         provider,
