@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut};
-use support::{MIB, Pool, bytes, read, run, same, write};
+use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_pool::benefactor::Benefactor;
 use surgetank_pool::chunks::{self, DrainPart, Get, News, Put, Seal};
 use surgetank_pool::client::{Config, Error, PoolClient};
-use surgetank_pool::manager::{self, Begin, Begun, Content, Ended, Manager, NUMBERS, Once};
+use surgetank_pool::manager::{self, ASIDE, Begin, Begun, Content, Ended, Manager, NUMBERS, Once};
 use surgetank_pool::rpc::{Listener, Method, Peer};
 use surgetank_pool::security::token::{Claims, Grant, Key, Ticket, now};
 use surgetank_pool::security::{Access, Credentials, NoSecret, files};
@@ -189,13 +189,18 @@ fn denied<T: std::fmt::Debug>(what: &str, answer: Result<T, Status>) {
 #[test]
 fn a_mounts_token_reaches_its_own_target_alone() {
     run(async {
-        let pool = Pool::new(1, 1, 16);
+        let mut pool = Pool::new(1, 1, 16);
+        // Nobody renews the sessions of this test.
+        pool.session = LONG;
+        pool.restart_manager(0);
         drop(pool.client(1).await);
-        // Whoever makes something looks at the target first.
-        ["own", "other"].iter().for_each(|name| std::fs::create_dir(pool.target().join(name)).unwrap());
         let own = grant(&pool.target().join("own"));
         let (begun, session) = begin(&pool, "own", own.clone()).await;
         let (others, other) = begin(&pool, "other", grant(&pool.target())).await;
+        until("the publishers of both are there, so that it can be looked at the targets", async || {
+            ["own", "other"].iter().all(|name| pool.target().join(name).join(ASIDE).exists())
+        })
+        .await;
         // Mounts: another target, another name, one that is there already.
         for (name, target) in [("new", "other"), ("new", "own/../other"), ("other", "other"), ("new", "")] {
             let make = Some((pool.target().join(target).display().to_string(), ONE_COPY));
