@@ -361,9 +361,7 @@ impl Writer {
             self.place_all(until).await?;
             if !self.seal_all().await {
                 if Instant::now() >= until {
-                    let why = "benefactors do not seal what they were given".to_owned();
-                    let (path, waited) = (self.path.clone(), self.inner.config.timeout);
-                    return Err(Error::NoRoom { path, why, waited });
+                    return Err(self.no_room("benefactors do not seal what they were given".to_owned()));
                 }
                 continue;
             }
@@ -373,10 +371,9 @@ impl Writer {
             match self.inner.operate(&self.path, &operation).await {
                 Ok(None) => return self.committed(on.next()),
                 Ok(Some(Done::Version(version))) => return self.committed(version),
-                Err(Error::Refused(path, Refusal::Benefactors(places))) => {
+                Err(Error::Refused(_, Refusal::Benefactors(places))) => {
                     if Instant::now() >= until {
-                        let why = format!("the leases of {} benefactors have ended", places.len());
-                        return Err(Error::NoRoom { path, why, waited: self.inner.config.timeout });
+                        return Err(self.no_room(format!("the leases of {} benefactors have ended", places.len())));
                     }
                     self.gone.extend(places);
                     // A manager may not know yet what the store knows.
@@ -387,6 +384,11 @@ impl Writer {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Nothing has got room for as long as a request waits.
+    fn no_room(&self, why: String) -> Error {
+        Error::NoRoom { path: self.path.clone(), why, waited: self.inner.config.timeout }
     }
 
     /// The store has it.

@@ -76,8 +76,7 @@ impl Writer {
                     return Ok(layout);
                 }
                 manager::Reply::NoRoom(why) if Instant::now() >= until => {
-                    let (path, waited) = (self.path.clone(), self.inner.config.timeout);
-                    return Err(Error::NoRoom { path, why, waited });
+                    return Err(self.no_room(why));
                 }
                 // Without those that did not answer there are too few: managers reach some of them, perhaps.
                 manager::Reply::NoRoom(_) => {
@@ -232,8 +231,7 @@ impl Writer {
                 PutEnded::Gone => drop(self.gone.insert(put.place)),
                 PutEnded::Full => {
                     let why = format!("benefactor {} has no room until something is drained", put.place.id);
-                    let (path, waited) = (self.path.clone(), self.inner.config.timeout);
-                    return Err(Error::NoRoom { path, why, waited });
+                    return Err(self.no_room(why));
                 }
                 PutEnded::UnknownSession => return Err(Error::SessionEnded(self.inner.config.mount.clone())),
             }
@@ -260,8 +258,7 @@ impl Writer {
             }
             if Instant::now() >= until {
                 let why = format!("{} chunks have too few copies, since benefactors are gone", missing.len());
-                let (path, waited) = (self.path.clone(), self.inner.config.timeout);
-                return Err(Error::NoRoom { path, why, waited });
+                return Err(self.no_room(why));
             }
             for (index, number, chunk) in missing {
                 let bytes = self.bytes_of(index, number).await?;
