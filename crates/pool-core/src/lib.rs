@@ -7,7 +7,7 @@
 //! - [`id`](mod@id): names;
 //! - [`membership`]: which benefactors are alive, and in which life;
 //! - [`placement`]: where a group of chunks goes;
-//! - [`benefactor`]: memory in three buffers; which chunks are held, and for whom;
+//! - [`benefactor`]: memory in three buffers; which chunks are held, and for whom; scrubbing;
 //! - [`locks`]: locked bytes;
 //! - [`meta`]: names, files and groups as keys of a store with transactions, and every operation on them;
 //! - [`client`]: what goes to whom while a file is written, and when it counts;

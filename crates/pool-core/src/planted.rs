@@ -80,6 +80,12 @@ surgetank_model::plant_bugs! {
         MemoryFreedBeforeMoved,
         /// A segment of the SSD's log is filled again while records in it count.
         SegmentReused,
+        /// Scrubbing passes over what is on SSD.
+        ScrubPassesOverSsd,
+        /// What scrubbing finds damaged counts as good.
+        ScrubbedDamageKept,
+        /// Scrubbing does not wait for the end of requests.
+        ScrubBesideRequests,
         /// The drain waits for a target that does not answer before it goes on with another.
         StuckTargetStalls,
         /// A file that has waited for longer than the limit waits for younger ones.

@@ -45,6 +45,11 @@ fn a_chunk_is_held_as_long_as_somebody_may_ask_for_it_and_no_longer() {
 }
 
 #[test]
+fn everything_is_scrubbed_once_in_a_period_and_beside_requests_only_if_it_is_late() {
+    all(500, support::scrub::run);
+}
+
+#[test]
 fn nobody_who_is_well_is_declared_dead_and_whoever_is_dead_is() {
     all(200, support::membership::run);
 }

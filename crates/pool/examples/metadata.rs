@@ -238,6 +238,7 @@ async fn transactions_of_a_file(store: &Arc<Counted>, mib: u64) -> Result<u64, F
         ssd: None,
         leaving: false,
         advertise: None,
+        scrub: None,
         managers: vec![address.clone()],
     };
     let lending = tokio::spawn(benefactor::run(config, Listener::bind("127.0.0.1:0", &credentials)?));

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
+use surgetank_pool_core::benefactor::scrub;
 use surgetank_pool_core::id::{Incarnation, Inode, Revision, SessionId, Version};
 use surgetank_pool_core::repair::{self, Of, Word};
 
@@ -168,6 +169,8 @@ pub struct Alive {
     pub damaged: u64,
     /// It takes nothing new.
     pub leaving: bool,
+    /// What scrubbing has come to.
+    pub scrubbed: scrub::Report,
 }
 
 /// What a benefactor answers.
@@ -221,7 +224,9 @@ wire_struct! {
     repair::Inventory { tables, drafts, copies }
     DrainPart { incarnation, of, chunks, offset, file }
     Inventory { incarnation, has, damaged }
-    Alive { incarnation, credits, of, puts, ssd, damaged, leaving }
+    Alive { incarnation, credits, of, puts, ssd, damaged, leaving, scrubbed }
+    scrub::Report { passes, chunks, bytes, damaged, last }
+    scrub::Last { ended, chunks, damaged }
 }
 
 wire_enum! {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use surgetank_model::Bytes;
+use surgetank_pool_core::benefactor::scrub;
 use surgetank_pool_core::id::{BenefactorId, Domain, Inode, MountId, Version};
 use surgetank_pool_core::meta::store::{Transaction, Write};
 use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Value};
@@ -54,6 +55,8 @@ pub struct Config {
     pub ssd_directory: Option<PathBuf>,
     /// SSD directories that are gone are expected no longer: what they alone had is lost.
     pub forget_ssd: bool,
+    /// How benefactors scrub.
+    pub scrub: Option<scrub::Config>,
 }
 
 impl Config {
@@ -61,7 +64,8 @@ impl Config {
     #[must_use]
     pub fn of_memory(directory: PathBuf, listen: &str, benefactors: u32, memory: Bytes) -> Self {
         let (ssd, ssd_directory, forget_ssd) = (Bytes::ZERO, None, false);
-        Self { directory, store: None, listen: listen.to_owned(), benefactors, memory, ssd, ssd_directory, forget_ssd }
+        let (store, listen, scrub) = (None, listen.to_owned(), Some(scrub::Config::default()));
+        Self { directory, store, listen, benefactors, memory, ssd, ssd_directory, forget_ssd, scrub }
     }
 }
 
@@ -191,6 +195,7 @@ impl Local {
                 leaving,
                 managers: vec![address.clone()],
                 advertise: None,
+                scrub: config.scrub,
             };
             let (told, credentials) = (tell.clone(), credentials.clone());
             let lending =

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_model::Bytes;
+use surgetank_pool_core::benefactor::scrub;
 use surgetank_pool_core::id::{BenefactorId, Domain};
 use surgetank_pool_core::meta::value::Lends;
 use tokio::runtime::{Builder, Runtime};
@@ -151,6 +152,8 @@ pub struct BenefactorConfig {
     pub leaving: bool,
     /// An SSD that it lent before and has no more is expected no longer: what that alone had is lost.
     pub forget_ssd: bool,
+    /// How it scrubs.
+    pub scrub: Option<scrub::Config>,
 }
 
 /// A benefactor that runs. Dropping it ends it: what it has in memory is lost.
@@ -193,6 +196,7 @@ impl BenefactorProcess {
             leaving: config.leaving,
             managers: config.managers.clone(),
             advertise: Some(address.clone()),
+            scrub: config.scrub,
         };
         let running =
             Running::start(runtime, async move { setup::why(benefactor::run(of_benefactor, listener).await) });

@@ -4,6 +4,7 @@
 //! comes in may be damaged or hostile: decoding fails, never panics, and reserves no memory that the message does not account for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
 
@@ -66,6 +67,17 @@ impl Wire for () {
 
     fn take(_: &mut Bytes) -> Result<Self, Malformed> {
         Ok(())
+    }
+}
+
+/// Whole nanoseconds, 584 years at most.
+impl Wire for Duration {
+    fn put(&self, out: &mut impl BufMut) {
+        u64::try_from(self.as_nanos()).unwrap_or(u64::MAX).put(out);
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        u64::take(from).map(Self::from_nanos)
     }
 }
 

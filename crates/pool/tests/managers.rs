@@ -268,9 +268,9 @@ fn a_change_that_the_store_cannot_take_is_refused_at_once_with_the_remedy() {
         for id in 0..6 {
             let memory = (16 * MIB) as u64;
             let managers = vec![address.clone()];
-            let (ssd, leaving, advertise) = (None, false, None);
+            let (ssd, leaving, advertise, scrub) = (None, false, None, None);
             let (id, domain) = (BenefactorId(id), Domain(id));
-            let config = benefactor::Config { id, domain, memory, ssd, leaving, managers, advertise };
+            let config = benefactor::Config { id, domain, memory, ssd, leaving, managers, advertise, scrub };
             tokio::spawn(benefactor::run(config, Listener::bind("127.0.0.1:0", &credentials).unwrap()));
         }
         let mut config = client::Config::new(vec![address], credentials.access(), "scratch");

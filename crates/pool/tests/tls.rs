@@ -244,6 +244,7 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
         ssd: None,
         leaving: false,
         forget_ssd: false,
+        scrub: None,
     };
     let start = |machine, config| network.inside(machine, move || BenefactorProcess::start(&config));
     let mut benefactors =

@@ -1,6 +1,7 @@
 //! `surgetank pool`: a staging pool of one machine, how it is, and where its files are.
 
 mod members;
+mod scrub;
 pub mod shown;
 mod store;
 mod token;
@@ -23,6 +24,7 @@ use surgetank_pool_core::meta::value::Lends;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, Table, output};
 
+use self::scrub::{Scrub, Scrubbed};
 use self::shown::Shown;
 use self::store::Store;
 use super::foreground::Running;
@@ -105,6 +107,8 @@ struct Up {
     listen: String,
     #[command(flatten)]
     store: Store,
+    #[command(flatten)]
+    scrub: Scrub,
     #[command(flatten)]
     running: Running,
 }
@@ -216,6 +220,7 @@ impl Up {
             ssd: self.ssd.unwrap_or(Bytes::ZERO),
             ssd_directory: self.ssd_directory.clone(),
             forget_ssd: self.forget_ssd,
+            scrub: self.scrub.config(),
         };
         let mut pool = Local::start(&config).map_err(not_started)?;
         let found = pool.found();
@@ -294,6 +299,9 @@ struct BenefactorStatus {
     ssd_gib: f64,
     ssd_used_gib: f64,
     state: &'static str,
+    /// Chunks that were found damaged; `None`: it is dead.
+    damaged: Option<u64>,
+    scrub: Option<Scrubbed>,
 }
 
 #[derive(Default, Serialize)]
@@ -317,6 +325,7 @@ const GIB: f64 = (1_u64 << 30) as f64;
 impl PoolStatus {
     fn of(status: &manager::Status) -> Self {
         let free: BTreeMap<_, _> = status.benefactors.iter().map(|(lends, free)| (lends.place.id, *free)).collect();
+        let integrity: BTreeMap<_, _> = status.integrity.iter().copied().collect();
         let benefactor = |(lends, state, ssd_used): &(Lends, State, u64)| {
             let (memory, ssd) = (lends.memory.get() as f64 / GIB, lends.ssd.get() as f64 / GIB);
             // Nothing is in the memory of one that is gone.
@@ -337,6 +346,8 @@ impl PoolStatus {
                     State::Leaving => "leaving",
                     State::Dead => "dead",
                 },
+                damaged: integrity.get(&lends.place.id).map(|of| of.damaged),
+                scrub: integrity.get(&lends.place.id).map(|of| Scrubbed::of(&of.scrubbed)),
             }
         };
         let of = |states: &[usize]| states.iter().filter_map(|state| status.files.get(*state)).sum();
@@ -353,7 +364,8 @@ impl PoolStatus {
     }
 
     fn people(&self) -> String {
-        let mut table = Table::new(["benefactor", "class", "memory", "used", "SSD", "used", "state"]);
+        let columns = ["benefactor", "class", "memory", "used", "SSD", "used", "state", "damaged", "last scrubbed"];
+        let mut table = Table::new(columns);
         let size = |gib: f64| if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") };
         for benefactor in &self.benefactors {
             table.row([
@@ -364,6 +376,8 @@ impl PoolStatus {
                 size(benefactor.ssd_gib),
                 size(benefactor.ssd_used_gib),
                 benefactor.state.to_owned(),
+                benefactor.damaged.map(|damaged| damaged.to_string()).unwrap_or_default(),
+                benefactor.scrub.as_ref().map(Scrubbed::people).unwrap_or_default(),
             ]);
         }
         let Files { staged, replicated, drained, failed, conflict } = self.files;

@@ -145,7 +145,16 @@ impl Pool {
             let listener = Listener::bind(&format!("127.0.0.{}:0", 11 + number), &credentials).expect("a port is free");
             let (id, domain, managers) = (BenefactorId(number), Domain(number), managers.clone());
             runtime.spawn(benefactor::run(
-                benefactor::Config { id, domain, memory, ssd: None, leaving: false, managers, advertise: None },
+                benefactor::Config {
+                    id,
+                    domain,
+                    memory,
+                    ssd: None,
+                    leaving: false,
+                    managers,
+                    advertise: None,
+                    scrub: None,
+                },
                 listener,
             ));
             drop(entered);

@@ -121,6 +121,13 @@ struct Held {
     named: u32,
 }
 
+impl Held {
+    /// Somebody may read it, or name it, now or later.
+    const fn is_wanted(&self) -> bool {
+        self.draft || self.copying || self.named > 0
+    }
+}
+
 /// What the driver has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -193,10 +200,13 @@ impl Holdings {
         if self.sessions_ended.contains(&instance.session) {
             return Admission::UnknownSession;
         }
-        if let Some(held) = self.held.get(&instance) {
-            return if held.complete { Admission::Here } else { Admission::Coming };
+        match self.held.get(&instance) {
+            // Its session has it still, as long as it is not committed.
+            Some(held) if held.damaged => self.replace_damaged(put, false),
+            Some(held) if held.complete => Admission::Here,
+            Some(_) => Admission::Coming,
+            None => self.reserve(put, (true, false)),
         }
-        self.reserve(put, (true, false))
     }
 
     /// Its bytes are there and have the checksum that was announced; or not, and then it never came.
@@ -376,8 +386,7 @@ impl Holdings {
     fn is_here(&self, inode: Inode, entry: &Entry) -> bool {
         self.held.get(&entry.instance).is_some_and(|held| {
             // One that came damaged is no draft, and nothing names it.
-            let is_kept = held.draft || held.copying || held.named > 0;
-            let usable = (held.complete && is_kept && !held.damaged) || planted(Bug::SealedBeforeStored);
+            let usable = (held.complete && held.is_wanted() && !held.damaged) || planted(Bug::SealedBeforeStored);
             usable && (held.inode, held.length, held.crc) == (inode, entry.length, entry.crc)
         })
     }
@@ -462,7 +471,7 @@ impl Holdings {
         if busy {
             return;
         }
-        let unused = !held.draft && !held.copying && held.named == 0;
+        let unused = !held.is_wanted();
         if let Some(piece) = held.piece.take_if(|_| unused || held.on_ssd) {
             self.at.remove(&piece);
             self.buffers.gone(piece);

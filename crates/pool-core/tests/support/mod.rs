@@ -9,6 +9,7 @@ pub mod membership;
 pub mod metadata;
 pub mod namespace;
 pub mod placement;
+pub mod scrub;
 pub mod segments;
 pub mod target;
 pub mod union;

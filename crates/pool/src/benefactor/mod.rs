@@ -3,6 +3,7 @@
 mod memory;
 mod repair;
 mod rights;
+mod scrub;
 pub mod ssd;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::buffers::{Buffers, TooSmall};
 use surgetank_pool_core::benefactor::holdings::{self, Admission, Entry, Holdings, Instance, Location};
+use surgetank_pool_core::benefactor::scrub::Config as ScrubConfig;
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation};
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::Lends;
@@ -25,6 +27,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use self::memory::Memory;
+use self::scrub::Scrubbing;
 use self::ssd::{Found, NotOurs, Owner, Ssd, Tier};
 use crate::chunks::{Alive, CHUNK, DrainPart, Fence, Get, Inventory, Put, Reply, Request, Seal, TableOf};
 use crate::manager;
@@ -50,6 +53,8 @@ pub struct Config {
     pub managers: Vec<String>,
     /// Where others reach it, if that is not where it listens.
     pub advertise: Option<String>,
+    /// How it scrubs; `None`: damage is found when somebody reads it.
+    pub scrub: Option<ScrubConfig>,
 }
 
 /// Why a benefactor ends.
@@ -92,6 +97,7 @@ pub struct Benefactor {
     holdings: Mutex<Holdings>,
     puts: AtomicU64,
     damaged: AtomicU64,
+    scrubbing: Arc<Scrubbing>,
     fence: Mutex<Fence>,
     credentials: Credentials,
     /// Benefactors from which copies are fetched.
@@ -160,6 +166,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         holdings: Mutex::new(holdings),
         puts: AtomicU64::new(0),
         damaged: AtomicU64::new(0),
+        scrubbing: Scrubbing::new(config.scrub),
         fence: Mutex::default(),
         credentials: listener.credentials().clone(),
         sources: Mutex::default(),
@@ -168,6 +175,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         served = listener.serve(Arc::clone(&benefactor)) => served.map_err(|error| serve(&error)),
         ended = stay(&managers, &lends, joined.lease, joined.time) => Err(ended),
         () = ssd::run(Arc::clone(&benefactor)) => Ok(()),
+        () = scrub::run(Arc::clone(&benefactor)) => Ok(()),
     }
 }
 
@@ -256,11 +264,7 @@ impl Benefactor {
     fn chunk(&self, of: TableOf, chunk: u32) -> Result<(Entry, Vec<u8>), Reply> {
         let found = self.holdings().find(of.0, of.1, of.2, chunk);
         let (entry, location) = found.ok_or(Reply::NotHere)?;
-        let bytes = match (location, &self.tier) {
-            (Location::Memory(piece), _) => Ok(self.bytes(piece)),
-            (Location::Ssd, Some(tier)) => tier.read(&entry),
-            (Location::Ssd, None) => unreachable!("nothing is moved to an SSD that is not lent"),
-        };
+        let bytes = self.content(&entry, location);
         let mut holdings = self.holdings();
         let intact = bytes.as_ref().is_ok_and(|bytes| crc32c::crc32c(bytes) == entry.crc);
         if !intact {
@@ -273,11 +277,24 @@ impl Benefactor {
         bytes.ok().filter(|_| intact).map(|bytes| (entry, bytes)).ok_or(Reply::Corrupt)
     }
 
+    /// A chunk's bytes, as they are.
+    fn content(&self, entry: &Entry, location: Location) -> std::io::Result<Vec<u8>> {
+        match (location, &self.tier) {
+            (Location::Memory(piece), _) => Ok(self.bytes(piece)),
+            (Location::Ssd, Some(tier)) => tier.read(entry),
+            (Location::Ssd, None) => unreachable!("nothing is moved to an SSD that is not lent"),
+        }
+    }
+
     /// A chunk is damaged: nobody gets it, and the warden has it fetched from another copy.
     fn damaged(&self, holdings: &mut Holdings, instance: Instance) {
         if holdings.damaged(instance) {
-            self.damaged.fetch_add(1, Ordering::Relaxed);
+            self.count_damaged();
         }
+    }
+
+    fn count_damaged(&self) {
+        self.damaged.fetch_add(1, Ordering::Relaxed);
     }
 
     fn bytes(&self, piece: Piece) -> Vec<u8> {
@@ -398,6 +415,7 @@ impl Benefactor {
             ssd: self.tier.as_ref().map_or((0, 0), Tier::room),
             damaged: counted(&self.damaged),
             leaving: self.leaving,
+            scrubbed: self.scrubbing.report(),
         }
     }
 }
@@ -408,6 +426,7 @@ impl Service for Benefactor {
 
     async fn answer(self: Arc<Self>, by: Claims, request: Request) -> Result<Reply, Status> {
         Self::check(self.credentials.key(), &by, &request)?;
+        let _foreground = self.scrubbing.request(&request);
         Ok(match request {
             Request::Put(put) => self.put(&put),
             Request::Get(get) if self.tier.is_some() => apart(move || self.get(&get)).await?,

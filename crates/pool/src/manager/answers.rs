@@ -10,7 +10,7 @@ use tonic::Status as Refused;
 
 use super::commits::NotDone;
 use super::members::Member;
-use super::protocol::{Begin, Begun, Content, Ended, Once, Place, Reply, State, Status};
+use super::protocol::{Begin, Begun, Content, Ended, Integrity, Once, Place, Reply, State, Status};
 use super::rights::{self, NOT_ALLOWED, Within};
 use super::{Manager, unique};
 use crate::meta::{Snapshot, Unavailable};
@@ -264,6 +264,9 @@ impl Manager {
         for Member { lends, alive, .. } in self.members.all() {
             let (free, of) = alive.map_or((0, 0), |alive| alive.ssd);
             let state = if alive.is_some_and(|alive| alive.leaving) { State::Leaving } else { State::Joined };
+            if let Some(crate::chunks::Alive { damaged, scrubbed, .. }) = alive {
+                status.integrity.push((lends.place.id, Integrity { damaged, scrubbed }));
+            }
             status.states.push((lends.clone(), state, of.saturating_sub(free)));
             status.benefactors.push((lends, credits(alive)));
         }

@@ -34,7 +34,7 @@ pub(crate) use self::answers::groups;
 use self::commits::Commits;
 use self::members::Members;
 pub use self::protocol::{
-    AtTarget, Begin, Begun, Content, Ended, Listed, NUMBERS, Once, Place, Reply, Request, State, Status,
+    AtTarget, Begin, Begun, Content, Ended, Integrity, Listed, NUMBERS, Once, Place, Reply, Request, State, Status,
 };
 use self::rights::Within;
 use self::roles::Tenure;

@@ -1,5 +1,6 @@
 //! The service `Manager`.
 
+use surgetank_pool_core::benefactor::scrub;
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
 use surgetank_pool_core::meta::operation::{self, Operation, Refusal};
 use surgetank_pool_core::meta::store::Lease;
@@ -115,6 +116,17 @@ pub struct Status {
     pub journal: u64,
     /// Bytes a second that the asked manager's drains bring to targets, over the last seconds.
     pub drain_bytes_s: u64,
+    /// What the benefactors that are alive know of damage.
+    pub integrity: Vec<(BenefactorId, Integrity)>,
+}
+
+/// What a benefactor knows of damage, in its present life.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Integrity {
+    /// Chunks that were found damaged, by whoever read them.
+    pub damaged: u64,
+    /// What scrubbing has come to.
+    pub scrubbed: scrub::Report,
 }
 
 /// What a manager is asked.
@@ -237,7 +249,8 @@ wire_struct! {
     Place { bytes, copies, media, spread, without, apart }
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
-    Status { benefactors, states, files, journal, drain_bytes_s }
+    Status { benefactors, states, files, journal, drain_bytes_s, integrity }
+    Integrity { damaged, scrubbed }
     AtTarget { path, number, node }
     Listed { name, inode, node, at_target }
 }

@@ -4,7 +4,7 @@
 //! A copy is fetched by the benefactor that takes the place, from one that has the chunks. It counts once a transaction has named the new
 //! place in the group's layout, which compares that this manager is the warden and that the benefactor is in the life that fetched it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -125,9 +125,16 @@ impl Repairs {
             let number = u64::MAX - self.refetches;
             self.brought.insert(number, vec![(of, id)]);
             self.jobs.spawn(async move {
-                let done = work.fetch(of, &wanted, id).await;
+                let done = work.fetch(of, &wanted, id, Lacking::IsLeft).await;
                 match &done {
-                    Ok(()) => tracing::info!("{} damaged chunks of benefactor {id} are whole again", wanted.len()),
+                    Ok(lacking) if lacking.is_empty() => {
+                        tracing::info!("{} damaged chunks of benefactor {id} are whole again", wanted.len());
+                    }
+                    Ok(lacking) => tracing::warn!(
+                        "{} damaged chunks of benefactor {id} are whole again, and {} have no whole copy",
+                        wanted.len() - lacking.len(),
+                        lacking.len()
+                    ),
                     Err(why) => tracing::warn!("damaged chunks of benefactor {id}: {why}"),
                 }
                 Ended { number, done: done.is_ok(), moved: Vec::new() }
@@ -379,8 +386,20 @@ enum NotBrought {
     Unavailable(#[from] Unavailable),
 }
 
-/// Chunks of a group, each with its source, and the sources: [`Copy`].
-type Part = (Vec<(u32, Entry, u16)>, Vec<(String, Incarnation)>);
+/// What becomes of chunks of which no copy is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lacking {
+    /// All or none are brought.
+    Fails,
+    /// The others are brought.
+    IsLeft,
+}
+
+/// A chunk that is to be fetched, and which sources have it.
+type Wanted = (u32, Entry, VecDeque<u16>);
+
+/// Chunks of a group, each with its sources, and where these are: [`Copy`].
+type Part = (Vec<Wanted>, Vec<(String, Incarnation)>);
 
 /// One copy that is being made.
 struct Work {
@@ -400,39 +419,78 @@ impl Work {
 
     /// Has the chunks of the job's place in these columns fetched, and the new place recorded.
     async fn bring(&self, job: &Job, columns: &BTreeSet<usize>) -> Result<(), NotBrought> {
-        self.fetch(job.of, &wanted(job, &self.group, columns), job.instead_of.id).await?;
+        let lacking = self.fetch(job.of, &wanted(job, &self.group, columns), job.instead_of.id, Lacking::Fails).await?;
+        debug_assert!(lacking.is_empty(), "nobody takes a place over with less than all of it");
         match relocate(&self.manager, job.of, Some(columns), job.instead_of, self.to.lends.place).await? {
             true => Ok(()),
             false => Err(NotBrought::Changed),
         }
     }
 
-    /// Has chunks of a group, each of that column, fetched from others than that one.
-    async fn fetch(&self, of: Of, wanted: &BTreeMap<u32, usize>, except: BenefactorId) -> Result<(), NotBrought> {
+    /// Has chunks of a group, each of that column, fetched from others than that one; those of which no copy is whole.
+    async fn fetch(
+        &self,
+        of: Of,
+        wanted: &BTreeMap<u32, usize>,
+        except: BenefactorId,
+        on_lacking: Lacking,
+    ) -> Result<Vec<u32>, NotBrought> {
         let (part, sources) = self.part(of, wanted, except).await?;
         let of = (of.group, of.version, of.by);
-        let (incarnation, id) = (self.to.lends.place.incarnation, self.to.lends.place.id);
+        let (mut brought, mut lacking) = (Table::new(), Vec::new());
         for batch in part.chunks(BATCH) {
             let bytes = batch.iter().map(|(_, entry, _)| u64::from(entry.length)).sum();
             let pause = self.rate().time_for(bytes);
-            let until = tokio::time::Instant::now() + BATCH_TIME;
-            loop {
-                let (part, sources) = (batch.to_vec(), sources.clone());
-                let copy = Copy { incarnation, fence: self.fence(), of, part, sources };
-                match self.to.peer.ask::<Benefactor>(chunks::Request::Copy(copy), BATCH_TIME).await {
-                    Ok(chunks::Reply::Done) => break,
-                    // What is there already is not fetched again.
-                    Ok(chunks::Reply::Full) if tokio::time::Instant::now() < until => tokio::time::sleep(FULL).await,
-                    Ok(chunks::Reply::Full) => return Err(NotBrought::NoRoom(id)),
-                    Ok(chunks::Reply::NotCopied(_)) => return Err(NotBrought::NoSource),
-                    _ => return Err(NotBrought::NotTaken(id)),
-                }
+            let missed = self.copy(of, batch.to_vec(), &sources).await?;
+            if on_lacking == Lacking::Fails && !missed.is_empty() {
+                return Err(NotBrought::NoSource);
             }
+            brought.extend(batch.iter().map(|(chunk, entry, _)| (*chunk, *entry)));
+            brought.retain(|chunk, _| !missed.contains(chunk));
+            lacking.extend(missed);
             tokio::time::sleep(pause).await;
         }
-        let part: Table = part.into_iter().map(|(chunk, entry, _)| (chunk, entry)).collect();
+        if brought.is_empty() && !lacking.is_empty() {
+            return Err(NotBrought::NoSource);
+        }
+        let incarnation = self.to.lends.place.incarnation;
         let named = self.group.layout.places().contains(&self.to.lends.place);
-        self.adopt(Adopt { incarnation, fence: self.fence(), of, part, named, durable: self.durable }).await
+        let adopt = Adopt { incarnation, fence: self.fence(), of, part: brought, named, durable: self.durable };
+        self.adopt(adopt).await.map(|()| lacking)
+    }
+
+    /// Has chunks fetched, each from the first source that has it whole; those that none has.
+    async fn copy(
+        &self,
+        of: chunks::TableOf,
+        mut batch: Vec<Wanted>,
+        sources: &[(String, Incarnation)],
+    ) -> Result<Vec<u32>, NotBrought> {
+        let (incarnation, id) = (self.to.lends.place.incarnation, self.to.lends.place.id);
+        let until = tokio::time::Instant::now() + BATCH_TIME;
+        let mut lacking = Vec::new();
+        loop {
+            let part: Vec<_> =
+                batch.iter().filter_map(|(chunk, entry, from)| Some((*chunk, *entry, *from.front()?))).collect();
+            if part.is_empty() {
+                return Ok(lacking);
+            }
+            let copy = Copy { incarnation, fence: self.fence(), of, part, sources: sources.to_vec() };
+            match self.to.peer.ask::<Benefactor>(chunks::Request::Copy(copy), BATCH_TIME).await {
+                Ok(chunks::Reply::Done) => return Ok(lacking),
+                // What is there already is not fetched again.
+                Ok(chunks::Reply::Full) if tokio::time::Instant::now() < until => tokio::time::sleep(FULL).await,
+                Ok(chunks::Reply::Full) => return Err(NotBrought::NoRoom(id)),
+                Ok(chunks::Reply::NotCopied(missed)) => {
+                    let (_, _, from) = batch.iter_mut().find(|(chunk, ..)| *chunk == missed).ok_or(NotBrought::NotTaken(id))?;
+                    from.pop_front();
+                    if from.is_empty() {
+                        lacking.push(missed);
+                    }
+                }
+                _ => return Err(NotBrought::NotTaken(id)),
+            }
+        }
     }
 
     /// Has a place taken over, once all of it is as durable as it must be.
@@ -459,7 +517,7 @@ impl Work {
         let (mut part, mut sources) = (Vec::new(), Vec::new());
         let columns: BTreeSet<usize> = wanted.values().copied().collect();
         for at in columns {
-            let mut found = false;
+            let mut found: BTreeMap<u32, (Entry, VecDeque<u16>)> = BTreeMap::new();
             let places = &self.group.layout.columns[at].places;
             for place in places.iter().filter(|place| place.id != except) {
                 let Some(member) = self.manager.members.newest(place.id) else { continue };
@@ -469,18 +527,19 @@ impl Work {
                 let asked = member.peer.ask::<Benefactor>(chunks::Request::Table(get), ANSWER).await;
                 let Ok(chunks::Reply::Table(table)) = asked else { continue };
                 let source = u16::try_from(sources.len()).map_err(|_| NotBrought::NoSource)?;
-                let all = wanted.iter().filter(|(_, column)| **column == at);
-                let chunks: Option<Vec<_>> = all.map(|(chunk, _)| Some((*chunk, *table.get(chunk)?, source))).collect();
-                if let Some(chunks) = chunks {
-                    part.extend(chunks);
-                    sources.push((member.lends.address.clone(), incarnation));
-                    found = true;
-                    break;
+                sources.push((member.lends.address.clone(), incarnation));
+                for (chunk, _) in wanted.iter().filter(|(_, column)| **column == at) {
+                    let Some(entry) = table.get(chunk) else { continue };
+                    let (known, from) = found.entry(*chunk).or_insert_with(|| (*entry, VecDeque::new()));
+                    if known == entry {
+                        from.push_back(source);
+                    }
                 }
             }
-            if !found {
+            if wanted.iter().any(|(chunk, column)| *column == at && !found.contains_key(chunk)) {
                 return Err(NotBrought::NoSource);
             }
+            part.extend(found.into_iter().map(|(chunk, (entry, from))| (chunk, entry, from)));
         }
         Ok((part, sources))
     }

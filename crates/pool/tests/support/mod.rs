@@ -19,6 +19,7 @@ use surgetank_pool::meta::{Embedded, MetaStore};
 use surgetank_pool::rpc::Listener;
 use surgetank_pool::security::Credentials;
 use surgetank_pool::security::token::Key;
+use surgetank_pool_core::benefactor::scrub;
 use surgetank_pool_core::id::{BenefactorId, Domain};
 use surgetank_pool_core::membership;
 use surgetank_pool_core::meta::{Durability, Prefix, Value};
@@ -128,6 +129,8 @@ pub struct Pool {
     pub session: Duration,
     /// How often wardens look.
     sweep: Duration,
+    /// How benefactors scrub that start from now on.
+    pub scrub: Option<scrub::Config>,
 }
 
 impl Pool {
@@ -177,6 +180,7 @@ impl Pool {
             credentials: Credentials::new(Key::generate().expect("a key")),
             session: Duration::from_secs(2),
             sweep,
+            scrub: Some(scrub::Config::default()),
         };
         pool.open_store();
         (0..managers).for_each(|_| pool.start_manager("127.0.0.1:0"));
@@ -271,6 +275,7 @@ impl Pool {
             leaving: false,
             managers: self.addresses(),
             advertise: None,
+            scrub: self.scrub,
         };
         let (said, disk) = (Arc::clone(&self.said), self.disks[id].clone());
         Process::start("127.0.0.1:0", &self.credentials, async move |listener| {

@@ -12,6 +12,7 @@ use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, output};
 
 use super::super::foreground::Running;
+use super::scrub::Scrub;
 use super::shown::{DIRECTORY, Shown};
 use super::store::Store;
 use super::{LISTEN, ask, managers, not_started, run_until_told};
@@ -93,6 +94,8 @@ pub struct Benefactor {
     #[arg(long, value_name = "DIR")]
     certificates: Option<PathBuf>,
     #[command(flatten)]
+    scrub: Scrub,
+    #[command(flatten)]
     running: Running,
 }
 
@@ -159,6 +162,7 @@ impl Benefactor {
             ssd: self.ssd_directory.clone().map(|directory| (directory, self.ssd)),
             leaving: self.leaving,
             forget_ssd: self.forget_ssd,
+            scrub: self.scrub.config(),
         };
         let mut benefactor = BenefactorProcess::start(&config).map_err(not_started)?;
         let (id, address) = (benefactor.id(), benefactor.address());

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Admission, Effect, Entry, GroupOf, Held, Holdings, Instance, Missing, NotAdopted, Put, SealOrder, Table};
+use super::{
+    Admission, Effect, Entry, GroupOf, Held, Holdings, Instance, Location, Missing, NotAdopted, Put, SealOrder, Table,
+};
 use crate::benefactor::buffers::Buffers;
 use crate::id::{Incarnation, Inode, SessionId, Version};
 use crate::planted::{Bug, planted};
@@ -58,11 +60,11 @@ impl Holdings {
         }
         let instance = put.entry.instance;
         if self.held.get(&instance).is_some_and(|held| held.damaged) {
-            return self.replace_damaged(put);
+            return self.replace_damaged(put, true);
         }
         if let Some(held) = self.held.get_mut(&instance) {
             // One that came damaged goes, and comes anew.
-            if held.complete && !held.draft && !held.copying && held.named == 0 {
+            if held.complete && !held.is_wanted() {
                 return Admission::Full;
             }
             held.copying = true;
@@ -130,29 +132,46 @@ impl Holdings {
     }
 
     /// The same writing comes again in the place of one that is damaged.
-    fn replace_damaged(&mut self, put: &Put) -> Admission {
+    pub(super) fn replace_damaged(&mut self, put: &Put, copying: bool) -> Admission {
         let instance = put.entry.instance;
         let Some(held) = self.held.get(&instance) else { return Admission::Full };
         // Whoever reads or moves it still uses its former room.
         if held.reads > 0 || held.moving {
             return Admission::Full;
         }
-        let (named, draft, piece, on_ssd) = (held.named, held.draft, held.piece, held.on_ssd);
-        let admission = self.reserve(put, (draft, true));
+        let former = held.clone();
+        let admission = self.reserve(put, (former.draft, former.copying || copying));
         if !matches!(admission, Admission::Room(_)) {
             return admission;
         }
-        if let Some(piece) = piece {
+        if let Some(piece) = former.piece {
             self.at.remove(&piece);
             self.buffers.gone(piece);
         }
-        if on_ssd {
+        if former.on_ssd {
             self.effects.push_back(Effect::FreeSsd(instance));
         }
         if let Some(held) = self.held.get_mut(&instance) {
-            held.named = named;
+            held.named = former.named;
         }
         admission
+    }
+
+    /// What is here and somebody may ask for, now or later, with its bytes: for scrubbing.
+    pub fn wanted(&self) -> impl Iterator<Item = (Instance, u32)> {
+        let all = self.held.iter().filter(|(_, held)| held.complete && held.is_wanted() && !held.damaged);
+        all.map(|(instance, held)| (*instance, held.length))
+    }
+
+    /// Where an instance is, if somebody may ask for it, and what it must look like. Its bytes stay there until [`Holdings::read`].
+    pub fn find_instance(&mut self, instance: Instance) -> Option<(Entry, Location)> {
+        let held = self.held.get_mut(&instance)?;
+        if !held.complete || !held.is_wanted() || held.damaged {
+            return None;
+        }
+        held.reads += 1;
+        let entry = Entry { instance, length: held.length, crc: held.crc };
+        Some((entry, held.piece.map_or(Location::Ssd, Location::Memory)))
     }
 
     /// Whether something may be moved to SSD, or is over there.
