@@ -84,6 +84,8 @@ surgetank_model::plant_bugs! {
         ScrubPassesOverSsd,
         /// What scrubbing finds damaged counts as good.
         ScrubbedDamageKept,
+        /// A chunk that was to take the place of a damaged one, and did not come, counts as good.
+        FailedMendCounts,
         /// Scrubbing does not wait for the end of requests.
         ScrubBesideRequests,
         /// The drain waits for a target that does not answer before it goes on with another.

@@ -213,6 +213,8 @@ impl Holdings {
     pub fn stored(&mut self, instance: Instance, intact: bool) {
         let Some(held) = self.held.get_mut(&instance).filter(|held| !held.complete) else { return };
         (held.complete, held.draft, held.copying) = (true, held.draft && intact, held.copying && intact);
+        // Tables name it if it was to take the place of one that is damaged.
+        held.damaged = !intact && !planted(Bug::FailedMendCounts);
         if let Some(piece) = held.piece {
             self.buffers.stored(piece);
         }
@@ -385,7 +387,6 @@ impl Holdings {
     /// Whether an instance is here, and as a table has it.
     fn is_here(&self, inode: Inode, entry: &Entry) -> bool {
         self.held.get(&entry.instance).is_some_and(|held| {
-            // One that came damaged is no draft, and nothing names it.
             let usable = (held.complete && held.is_wanted() && !held.damaged) || planted(Bug::SealedBeforeStored);
             usable && (held.inode, held.length, held.crc) == (inode, entry.length, entry.crc)
         })

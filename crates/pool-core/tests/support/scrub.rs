@@ -209,6 +209,11 @@ impl World {
             else {
                 continue;
             };
+            if self.random.chance(0.3) {
+                // The source does not answer.
+                self.holdings.stored(entry.instance, false);
+                continue;
+            }
             self.brought(entry.instance, piece);
             let part = Table::from([(chunk, entry)]);
             self.holdings.adopt((of, version, by), &part, true).map_err(|why| format!("{entry:?}: {why:?}"))?;

@@ -482,7 +482,8 @@ impl Work {
                 Ok(chunks::Reply::Full) if tokio::time::Instant::now() < until => tokio::time::sleep(FULL).await,
                 Ok(chunks::Reply::Full) => return Err(NotBrought::NoRoom(id)),
                 Ok(chunks::Reply::NotCopied(missed)) => {
-                    let (_, _, from) = batch.iter_mut().find(|(chunk, ..)| *chunk == missed).ok_or(NotBrought::NotTaken(id))?;
+                    let (_, _, from) =
+                        batch.iter_mut().find(|(chunk, ..)| *chunk == missed).ok_or(NotBrought::NotTaken(id))?;
                     from.pop_front();
                     if from.is_empty() {
                         lacking.push(missed);

@@ -129,8 +129,8 @@ pub struct Pool {
     pub session: Duration,
     /// How often wardens look.
     sweep: Duration,
-    /// How benefactors scrub that start from now on.
-    pub scrub: Option<scrub::Config>,
+    /// How its benefactors scrub.
+    scrub: Option<scrub::Config>,
 }
 
 impl Pool {
@@ -141,19 +141,30 @@ impl Pool {
 
     /// The same with SSDs, as many as there are benefactors.
     pub fn with_ssds(managers: usize, memory_mib: usize, disks: Vec<Option<Disk>>) -> Self {
-        Self::begin(managers, memory_mib, disks, Duration::from_millis(100), None)
+        Self::scrubbed(managers, memory_mib, disks, Some(scrub::Config::default()))
+    }
+
+    /// The same whose benefactors scrub like that.
+    pub fn scrubbed(
+        managers: usize,
+        memory_mib: usize,
+        disks: Vec<Option<Disk>>,
+        scrub: Option<scrub::Config>,
+    ) -> Self {
+        Self::begin(managers, memory_mib, disks, Duration::from_millis(100), None, scrub)
     }
 
     /// The same with an etcd as the store. `None`: there is none here.
     pub fn over_etcd(managers: usize, benefactors: usize, memory_mib: usize) -> Option<Self> {
         let etcd = Server::start(&[])?;
         let disks = (0..benefactors).map(|_| None).collect();
-        Some(Self::begin(managers, memory_mib, disks, Duration::from_millis(100), Some(etcd)))
+        Some(Self::begin(managers, memory_mib, disks, Duration::from_millis(100), Some(etcd), None))
     }
 
     /// The same with a pause of wardens.
     pub fn swept(managers: usize, benefactors: usize, memory_mib: usize, sweep: Duration) -> Self {
-        Self::begin(managers, memory_mib, (0..benefactors).map(|_| None).collect(), sweep, None)
+        let disks = (0..benefactors).map(|_| None).collect();
+        Self::begin(managers, memory_mib, disks, sweep, None, Some(scrub::Config::default()))
     }
 
     fn begin(
@@ -162,6 +173,7 @@ impl Pool {
         disks: Vec<Option<Disk>>,
         sweep: Duration,
         etcd: Option<Server>,
+        scrub: Option<scrub::Config>,
     ) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(directory.path().join("target")).expect("a directory");
@@ -180,7 +192,7 @@ impl Pool {
             credentials: Credentials::new(Key::generate().expect("a key")),
             session: Duration::from_secs(2),
             sweep,
-            scrub: Some(scrub::Config::default()),
+            scrub,
         };
         pool.open_store();
         (0..managers).for_each(|_| pool.start_manager("127.0.0.1:0"));

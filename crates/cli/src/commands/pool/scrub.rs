@@ -33,7 +33,9 @@ impl FromStr for Every {
             return Ok(Self(None));
         }
         match Span::from_str(text) {
-            Ok(Span(every)) if every.is_zero() => Err("name a time above zero, such as \"24 h\", or \"off\"".to_owned()),
+            Ok(Span(every)) if every.is_zero() => {
+                Err("name a time above zero, such as \"24 h\", or \"off\"".to_owned())
+            }
             Ok(Span(every)) => Ok(Self(Some(every))),
             Err(error) => Err(error.to_string()),
         }
