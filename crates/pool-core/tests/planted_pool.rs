@@ -16,7 +16,7 @@ const RUNS: [(&str, Run, u64); 13] = [
     ("placement", support::placement::run, 2000),
     ("holdings", support::holdings::run, 800),
     ("buffers", support::buffers::run, 300),
-    ("scrub", support::scrub::run, 500),
+    ("scrub", support::scrub::run, 30),
     ("segments", support::segments::run, 400),
     ("membership", support::membership::run, 200),
     ("metadata", support::metadata::run, 2000),

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use support::disk::damage;
+use support::damage::damage;
+use support::disk::CutDisk;
 use support::{Disk, LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_model::Bandwidth;
 use surgetank_pool::benefactor::Benefactor;
@@ -31,10 +32,14 @@ struct World {
 }
 
 impl World {
-    fn new(benefactors: usize, scrub: Option<Config>) -> Self {
+    fn new(benefactors: usize) -> Self {
         let ssds = tempfile::tempdir().unwrap();
         let disk = |id| Some(Disk::Files(directory(&ssds, id), 64 << 20));
-        let pool = Pool::scrubbed(1, 0, (0..benefactors).map(disk).collect(), scrub);
+        Self::with((0..benefactors).map(disk).collect(), ssds)
+    }
+
+    fn with(disks: Vec<Option<Disk>>, ssds: TempDir) -> Self {
+        let pool = Pool::scrubbed(1, 0, disks, Some(OFTEN));
         let stuck = pool.target().join(".surgetank");
         std::fs::write(&stuck, "in the way").unwrap();
         Self { pool, ssds, stuck }
@@ -99,7 +104,7 @@ fn directory(ssds: &TempDir, id: usize) -> PathBuf {
 #[test]
 fn damage_that_nobody_reads_is_mended_before_the_other_copy_dies() {
     run(async {
-        let mut world = World::new(2, Some(OFTEN));
+        let mut world = World::new(2);
         let client = world.pool.client(2).await;
         let content = bytes(5, 6 * MIB);
         write(&client, "file", &content).await.unwrap();
@@ -139,7 +144,7 @@ fn damage_that_nobody_reads_is_mended_before_the_other_copy_dies() {
 fn what_no_copy_has_whole_is_named_and_never_short_and_the_rest_is_mended() {
     for copies in [1, 2] {
         run(async {
-            let world = World::new(usize::from(copies), Some(OFTEN));
+            let world = World::new(usize::from(copies));
             let client = world.pool.client(copies).await;
             let (lost, whole) = (bytes(6, 4 * MIB), bytes(7, 3 * MIB + 5));
             write(&client, "lost", &lost).await.unwrap();
@@ -183,7 +188,7 @@ fn what_no_copy_has_whole_is_named_and_never_short_and_the_rest_is_mended() {
 #[test]
 fn the_third_copy_mends_what_the_first_two_have_damaged() {
     run(async {
-        let world = World::new(3, Some(OFTEN));
+        let world = World::new(3);
         let client = world.pool.client(3).await;
         let content = bytes(8, 5 * MIB);
         write(&client, "file", &content).await.unwrap();
@@ -205,5 +210,24 @@ fn the_third_copy_mends_what_the_first_two_have_damaged() {
         same("file", &read(&client, "file").await.unwrap(), &content);
         std::fs::remove_file(&world.stuck).unwrap();
         world.drained(&client, "file", &content).await;
+    });
+}
+
+#[test]
+fn the_medium_is_read_and_not_what_the_system_has_in_memory() {
+    run(async {
+        let disk = |seed| Some(Disk::Cut(CutDisk::new(8, 8 * MIB, seed)));
+        let mut world = World::with(vec![disk(1), disk(2)], tempfile::tempdir().unwrap());
+        let client = world.pool.client(2).await;
+        let content = bytes(10, 3 * MIB);
+        write(&client, "file", &content).await.unwrap();
+        world.all_moved().await;
+        let Some(Disk::Cut(disk)) = &world.pool.disks[1] else { panic!("it is one of these") };
+        let (segment, offset) = disk.find(&content[MIB..MIB + 64]).expect("it is there");
+        disk.damage_beneath(segment, offset + 77_777);
+        until("it is found", async || world.alive(1).await.scrubbed.damaged == 1).await;
+        until("it is mended", async || world.damaged(1).await.is_empty()).await;
+        world.pool.benefactors[0].kill();
+        same("file", &read(&client, "file").await.unwrap(), &content);
     });
 }

@@ -3,6 +3,8 @@
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
 mod access;
+#[path = "../../../pool/tests/support/damage.rs"]
+mod damage;
 mod etcd;
 #[allow(dead_code, reason = "a part is used here")]
 #[path = "../../../pool/tests/support/etcd_server.rs"]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::damage::damage;
 use crate::place::{MIB, Place, Pool, bytes, can_mount, done, refused, signal, until};
 
 /// What a program has written into a file, and how much of that was acknowledged.
@@ -169,6 +170,45 @@ fn a_pool_that_ends_calls_nothing_lost_that_is_on_ssd() {
         told.contains("1 file, not drained when the pool ended last, but on SSD") && told.contains(&file),
         "{told}"
     );
+}
+
+#[test]
+fn damage_at_rest_that_nobody_reads_is_found_shown_and_mended() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let more = ["--ssd", "256 MiB", "--scrub", "500 ms"];
+    let pool = Pool::up_with(&place.at("pool"), "127.0.0.1:0", "2", &more);
+    place.mount_durable(&pool, "mnt", "copies=2,media=ssd");
+    // What is not closed is not drained.
+    let open = fs::File::create(place.at("mnt/open")).unwrap();
+    let content = bytes(1, 5 * MIB);
+    open.write_all_at(&content, 0).unwrap();
+    open.sync_all().unwrap();
+    let of = |status: &serde_json::Value, at: usize| status["benefactors"][at].clone();
+    until("all of it is verified", || {
+        let status = pool.status();
+        (0..2).all(|at| of(&status, at)["scrub"]["last"]["chunks"] == 5)
+    });
+    let status = pool.status();
+    assert_eq!((&of(&status, 0)["damaged"], &of(&status, 0)["scrub"]["last"]["damaged"]), (&0.into(), &0.into()));
+    damage(&place.at("pool/ssd/1"), &content[2 * MIB..2 * MIB + 64]);
+    until("it is found and mended", || {
+        let benefactor = of(&pool.status(), 1);
+        let last = &benefactor["scrub"]["last"];
+        benefactor["damaged"] == 1 && last["damaged"] == 0 && last["chunks"] == 5
+    });
+    let status = pool.status();
+    assert_eq!((&of(&status, 0)["damaged"], &of(&status, 1)["scrub"]["damaged"]), (&0.into(), &1.into()));
+    let told = done(&["pool", "status", &pool.address, "--token", &pool.key]);
+    assert!(told.contains("last scrubbed") && told.contains(" ago, 0 damaged"), "{told}");
+    drop(open);
+    done(&["pool", "wait", &place.text("mnt/open"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/open")).unwrap() == content);
+    done(&["umount", &place.text("mnt")]);
+    let (code, told) = refused(&["pool", "up", "--directory", &place.text("other"), "--scrub", "0 s"]);
+    assert!(code == 2 && told.contains("name a time above zero, such as \"24 h\", or \"off\""), "{told}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use surgetank_model::Instant;
 use surgetank_pool_core::benefactor::Scrub;
+use surgetank_pool_core::benefactor::holdings::Location;
 use surgetank_pool_core::benefactor::scrub::{Config, Next, Report};
 
 use super::Benefactor;
@@ -85,7 +86,11 @@ impl Benefactor {
             Next::Read(entry, location) => (entry, location),
             Next::Wait(at) => return Some(at.since(now)),
         };
-        let bytes = self.content(&entry, location);
+        let bytes = match (location, &self.tier) {
+            // What was written or read lately is in the system's memory, and says nothing of the medium.
+            (Location::Ssd, Some(tier)) => tier.read_medium(&entry),
+            (location, _) => self.content(&entry, location),
+        };
         let is_intact = bytes.as_ref().is_ok_and(|bytes| crc32c::crc32c(bytes) == entry.crc);
         let mut scrub = self.scrubbing.scrub()?;
         let mut holdings = self.holdings();
@@ -96,5 +101,106 @@ impl Benefactor {
         }
         self.look_at(&holdings);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use bytes::Bytes;
+    use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
+    use surgetank_pool_core::benefactor::{Buffers, Holdings};
+    use surgetank_pool_core::id::{Incarnation, Inode, SessionId, Version};
+
+    use super::super::Memory;
+    use super::*;
+    use crate::chunks::{Get, Put, Reply};
+    use crate::security::Credentials;
+    use crate::security::token::{Key, Ticket};
+
+    const LIFE: Incarnation = Incarnation(1);
+    const OF: (GroupOf, Version, SessionId) = (GroupOf { inode: Inode(9), group: 0 }, Version(1), SessionId(1));
+
+    /// Of memory alone.
+    fn benefactor() -> Benefactor {
+        let buffers = Buffers::new(12 << 20, crate::chunks::CHUNK).unwrap();
+        Benefactor {
+            incarnation: LIFE,
+            of: buffers.credits(),
+            memory: Memory::new(usize::try_from(buffers.size()).unwrap()),
+            tier: None,
+            leaving: false,
+            holdings: Mutex::new(Holdings::new(LIFE, buffers, false)),
+            puts: AtomicU64::new(0),
+            damaged: AtomicU64::new(0),
+            scrubbing: Scrubbing::new(Some(Config {
+                period: Duration::from_nanos(1),
+                quiet: Duration::ZERO,
+                ..Config::default()
+            })),
+            fence: Mutex::default(),
+            credentials: Credentials::new(Key::generate().unwrap()),
+            sources: Mutex::default(),
+        }
+    }
+
+    fn put(number: u64) -> Put {
+        let bytes = Bytes::from(vec![u8::try_from(number).unwrap(); 70_000]);
+        let instance = Instance { session: SessionId(1), number };
+        let entry = Entry { instance, length: 70_000, crc: crc32c::crc32c(&bytes) };
+        Put { incarnation: LIFE, inode: Inode(9), entry, bytes }
+    }
+
+    /// Changes a byte of a chunk in memory.
+    fn damage(benefactor: &Benefactor, instance: Instance) {
+        let mut holdings = benefactor.holdings();
+        let Some((_, Location::Memory(piece))) = holdings.find_instance(instance) else { panic!("it is in memory") };
+        let mut bytes = benefactor.bytes(piece);
+        bytes[500] ^= 1;
+        // SAFETY: nothing else runs that could read or write it.
+        unsafe { benefactor.memory.write(piece, &bytes) };
+        holdings.read(instance);
+    }
+
+    /// Until a pass has ended.
+    fn scrub(benefactor: &Benefactor) {
+        let before = benefactor.scrubbing.report().passes;
+        while benefactor.scrubbing.report().passes == before {
+            if let Some(pause) = benefactor.scrub_next() {
+                std::thread::sleep(pause);
+            }
+        }
+    }
+
+    #[test]
+    fn damage_in_memory_is_found_and_what_comes_anew_takes_its_place() {
+        let benefactor = benefactor();
+        let puts: Vec<Put> = (1..=4).map(put).collect();
+        puts.iter().for_each(|put| assert!(matches!(benefactor.put(put), Reply::Stored(_))));
+        let table = |of: &[Put]| (0..).zip(of).map(|(at, put)| (at, put.entry)).collect::<Table>();
+        benefactor.holdings().seal(OF.0, OF.1, OF.2, table(&puts[..2])).unwrap();
+        scrub(&benefactor);
+        assert_eq!((benefactor.scrubbing.report().chunks, benefactor.alive().damaged), (4, 0));
+        // One that a table names, and one that its session has not sealed yet.
+        damage(&benefactor, puts[1].entry.instance);
+        damage(&benefactor, puts[3].entry.instance);
+        scrub(&benefactor);
+        let report = benefactor.scrubbing.report();
+        assert_eq!((report.damaged, report.last.unwrap().damaged, benefactor.alive().damaged), (2, 2, 2));
+        assert_eq!(benefactor.inventory().damaged, [(OF, 1)]);
+        let get = |chunk| benefactor.get(&Get { incarnation: LIFE, of: OF, chunk, ticket: Ticket::default() });
+        assert!(matches!(get(0), Reply::Chunk(..)) && matches!(get(1), Reply::NotHere));
+        let missing = benefactor.holdings().seal(OF.0, OF.1, OF.2, table(&puts)).unwrap_err();
+        assert_eq!(missing.0, [1, 3], "its session is told");
+        [1, 3].iter().for_each(|at| assert!(matches!(benefactor.put(&puts[*at]), Reply::Stored(_))));
+        benefactor.holdings().seal(OF.0, OF.1, OF.2, table(&puts)).unwrap();
+        assert!(benefactor.inventory().damaged.is_empty());
+        for (chunk, put) in (0..).zip(&puts) {
+            let Reply::Chunk(_, bytes) = get(chunk) else { panic!("{chunk} is served") };
+            assert_eq!(bytes, put.bytes);
+        }
+        scrub(&benefactor);
+        assert_eq!(benefactor.scrubbing.report().last.unwrap().damaged, 0);
     }
 }

@@ -1,31 +1,10 @@
 //! An SSD whose power can be cut.
 
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use surgetank_model::random::Random;
 use surgetank_pool::benefactor::ssd::Disk;
-
-/// Changes a byte of a chunk that lies in a directory of segments, 5,000 bytes behind its beginning.
-pub fn damage(directory: &Path, beginning: &[u8]) {
-    for entry in std::fs::read_dir(directory).expect("it is there") {
-        let path = entry.expect("it is readable").path();
-        if path.extension().is_none_or(|extension| extension != "chunks") {
-            continue;
-        }
-        let content = std::fs::read(&path).expect("it is readable");
-        // What a record has begins at 128 bytes behind the beginning of a block.
-        let at = (128..content.len()).step_by(BLOCK).find(|at| content[*at..].starts_with(beginning));
-        if let Some(at) = at {
-            let file = std::fs::OpenOptions::new().write(true).open(&path).expect("it is writable");
-            let changed = [content[at + 5000] ^ 1];
-            std::os::unix::fs::FileExt::write_all_at(&file, &changed, (at + 5000) as u64).expect("it is written");
-            return;
-        }
-    }
-    panic!("no segment in {} has it", directory.display());
-}
 
 /// Bytes that a cut leaves whole or not at all.
 const BLOCK: usize = 4096;
@@ -48,6 +27,8 @@ struct State {
     /// The power goes before this one.
     cut_at: Option<u64>,
     is_cut: bool,
+    /// Bytes of the medium that are damaged, while the system still has them in memory.
+    cached: Vec<(u32, u64)>,
     random: Random,
 }
 
@@ -63,6 +44,7 @@ impl CutDisk {
             calls: 0,
             cut_at: None,
             is_cut: false,
+            cached: Vec::new(),
             random: Random::from_seed(seed),
             durable,
         };
@@ -106,6 +88,7 @@ impl CutDisk {
             calls: 0,
             cut_at: None,
             is_cut: false,
+            cached: state.cached.clone(),
             random: state.random.clone(),
         };
         Arc::new(Self { size: self.size, state: Mutex::new(next) })
@@ -116,6 +99,11 @@ impl CutDisk {
         let mut state = self.state();
         state.written[segment][offset] ^= 1;
         state.durable[segment][offset] ^= 1;
+    }
+
+    /// Changes a byte of the medium that the system has in memory.
+    pub fn damage_beneath(&self, segment: usize, offset: usize) {
+        self.state().cached.push((segment as u32, offset as u64));
     }
 
     /// Where bytes are: segment and offset.
@@ -177,6 +165,18 @@ impl Disk for CutDisk {
         let from = usize::try_from(offset).expect("small");
         into.copy_from_slice(&state.written[segment as usize][from..from + into.len()]);
         Ok(())
+    }
+
+    fn uncache(&self, segment: u32, offset: u64, length: u64) {
+        let mut state = self.state();
+        let is_in = |at: &(u32, u64)| at.0 == segment && (offset..offset + length).contains(&at.1);
+        let (damaged, cached) = std::mem::take(&mut state.cached).into_iter().partition(is_in);
+        state.cached = cached;
+        for (segment, offset) in damaged {
+            let (segment, offset) = (segment as usize, usize::try_from(offset).expect("small"));
+            state.written[segment][offset] ^= 1;
+            state.durable[segment][offset] ^= 1;
+        }
     }
 
     fn write(&self, segment: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {

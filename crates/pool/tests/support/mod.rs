@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod damage;
 pub mod disk;
 pub mod etcd;
 pub mod etcd_server;

@@ -2,10 +2,11 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use surgetank_model::Bytes;
 
 use super::Disk;
@@ -187,6 +188,12 @@ impl Disk for Directory {
 
     fn read(&self, segment: u32, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.file(segment)?.read_exact_at(into, offset)
+    }
+
+    fn uncache(&self, segment: u32, offset: u64, length: u64) {
+        if let Ok(file) = self.file(segment) {
+            let _ = fadvise(file, offset, NonZeroU64::new(length), Advice::DontNeed);
+        }
     }
 
     fn write(&self, segment: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {

@@ -30,6 +30,9 @@ pub trait Disk: Send + Sync + 'static {
     /// The system's.
     fn read(&self, segment: u32, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
+    /// Drops what the system has in memory of flushed bytes of a segment: the next read is of the medium. Whether it does is its own matter.
+    fn uncache(&self, segment: u32, offset: u64, length: u64);
+
     /// Writes bytes of a segment: they survive a power cut after the next [`Disk::sync`].
     ///
     /// # Errors

@@ -124,6 +124,16 @@ impl Tier {
         log::content(&*self.disk, at, entry.length)
     }
 
+    /// [`Tier::read`] of what the medium has, which leaves nothing in the system's memory.
+    pub(in super::super) fn read_medium(&self, entry: &Entry) -> std::io::Result<Vec<u8>> {
+        let at = lock(&self.index).chunks.get(&entry.instance).copied();
+        let at = at.ok_or(std::io::ErrorKind::NotFound)?;
+        self.disk.uncache(at.segment, at.offset, at.length);
+        let bytes = log::content(&*self.disk, at, entry.length);
+        self.disk.uncache(at.segment, at.offset, at.length);
+        bytes
+    }
+
     /// Waits until a table is logged, and until all these chunks are; `false`: not by then, or never.
     pub(in super::super) async fn survives(
         &self,
