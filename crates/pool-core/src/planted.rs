@@ -86,6 +86,8 @@ surgetank_model::plant_bugs! {
         ScrubbedDamageKept,
         /// A chunk that was to take the place of a damaged one, and did not come, counts as good.
         FailedMendCounts,
+        /// A chunk that takes the place of a damaged one is read before it has come.
+        ReadBeforeStored,
         /// Scrubbing does not wait for the end of requests.
         ScrubBesideRequests,
         /// The drain waits for a target that does not answer before it goes on with another.

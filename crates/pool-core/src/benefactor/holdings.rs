@@ -126,6 +126,11 @@ impl Held {
     const fn is_wanted(&self) -> bool {
         self.draft || self.copying || self.named > 0
     }
+
+    /// Its bytes are there, and as they came for all that is known.
+    fn is_readable(&self) -> bool {
+        (self.complete || planted(Bug::ReadBeforeStored)) && !self.damaged
+    }
 }
 
 /// What the driver has to do.
@@ -320,7 +325,8 @@ impl Holdings {
     /// [`Holdings::read`].
     pub fn find(&mut self, of: GroupOf, version: Version, by: SessionId, chunk: u32) -> Option<(Entry, Location)> {
         let entry = *self.tables.get(&(of, version, by))?.get(&chunk)?;
-        let held = self.held.get_mut(&entry.instance).filter(|held| !held.damaged)?;
+        // One that takes the place of a damaged one may still be coming.
+        let held = self.held.get_mut(&entry.instance).filter(|held| held.is_readable())?;
         held.reads += 1;
         Some((entry, held.piece.map_or(Location::Ssd, Location::Memory)))
     }

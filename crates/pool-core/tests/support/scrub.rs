@@ -209,6 +209,9 @@ impl World {
             else {
                 continue;
             };
+            if self.holdings.find(of, version, by, chunk).is_some() {
+                return Err(format!("{entry:?} is read, and has not come"));
+            }
             if self.random.chance(0.3) {
                 // The source does not answer.
                 self.holdings.stored(entry.instance, false);

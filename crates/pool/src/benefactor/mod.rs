@@ -407,15 +407,18 @@ impl Benefactor {
 
     fn alive(&self) -> Alive {
         let counted = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        // Each lock for itself: scrubbing takes both.
+        let scrubbed = self.scrubbing.report();
+        let credits = self.holdings().credits();
         Alive {
             incarnation: self.incarnation,
-            credits: self.holdings().credits(),
+            credits,
             of: self.of,
             puts: counted(&self.puts),
             ssd: self.tier.as_ref().map_or((0, 0), Tier::room),
             damaged: counted(&self.damaged),
             leaving: self.leaving,
-            scrubbed: self.scrubbing.report(),
+            scrubbed,
         }
     }
 }

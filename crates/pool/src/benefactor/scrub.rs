@@ -14,7 +14,7 @@ use crate::chunks::Request;
 /// What is looked at again after this at the latest.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// A [`Scrub`] with a clock; `None` there: nothing is scrubbed.
+/// A [`Scrub`] with a clock; `None` there: nothing is scrubbed. Whoever takes its lock and that of the holdings takes this one first.
 pub(super) struct Scrubbing {
     began: tokio::time::Instant,
     scrub: Option<Mutex<Scrub>>,

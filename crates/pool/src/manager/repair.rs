@@ -395,8 +395,8 @@ enum Lacking {
     IsLeft,
 }
 
-/// A chunk that is to be fetched, and which sources have it.
-type Wanted = (u32, Entry, VecDeque<u16>);
+/// A chunk that is to be fetched, and which sources have it, each as a writing of its own.
+type Wanted = (u32, VecDeque<(Entry, u16)>);
 
 /// Chunks of a group, each with its sources, and where these are: [`Copy`].
 type Part = (Vec<Wanted>, Vec<(String, Incarnation)>);
@@ -439,15 +439,14 @@ impl Work {
         let of = (of.group, of.version, of.by);
         let (mut brought, mut lacking) = (Table::new(), Vec::new());
         for batch in part.chunks(BATCH) {
-            let bytes = batch.iter().map(|(_, entry, _)| u64::from(entry.length)).sum();
+            let bytes = batch.iter().filter_map(|(_, from)| Some(u64::from(from.front()?.0.length))).sum();
             let pause = self.rate().time_for(bytes);
-            let missed = self.copy(of, batch.to_vec(), &sources).await?;
-            if on_lacking == Lacking::Fails && !missed.is_empty() {
+            let copied = self.copy(of, batch.to_vec(), &sources).await?;
+            lacking.extend(batch.iter().map(|(chunk, _)| *chunk).filter(|chunk| !copied.contains_key(chunk)));
+            if on_lacking == Lacking::Fails && !lacking.is_empty() {
                 return Err(NotBrought::NoSource);
             }
-            brought.extend(batch.iter().map(|(chunk, entry, _)| (*chunk, *entry)));
-            brought.retain(|chunk, _| !missed.contains(chunk));
-            lacking.extend(missed);
+            brought.extend(copied);
             tokio::time::sleep(pause).await;
         }
         if brought.is_empty() && !lacking.is_empty() {
@@ -459,35 +458,32 @@ impl Work {
         self.adopt(adopt).await.map(|()| lacking)
     }
 
-    /// Has chunks fetched, each from the first source that has it whole; those that none has.
+    /// Has chunks fetched, each from the first source that has it whole; those that were.
     async fn copy(
         &self,
         of: chunks::TableOf,
         mut batch: Vec<Wanted>,
         sources: &[(String, Incarnation)],
-    ) -> Result<Vec<u32>, NotBrought> {
+    ) -> Result<Table, NotBrought> {
         let (incarnation, id) = (self.to.lends.place.incarnation, self.to.lends.place.id);
         let until = tokio::time::Instant::now() + BATCH_TIME;
-        let mut lacking = Vec::new();
         loop {
-            let part: Vec<_> =
-                batch.iter().filter_map(|(chunk, entry, from)| Some((*chunk, *entry, *from.front()?))).collect();
+            batch.retain(|(_, from)| !from.is_empty());
+            let first = |(chunk, from): &Wanted| from.front().map(|(entry, source)| (*chunk, *entry, *source));
+            let part: Vec<(u32, Entry, u16)> = batch.iter().filter_map(first).collect();
+            let copied = part.iter().map(|(chunk, entry, _)| (*chunk, *entry)).collect();
             if part.is_empty() {
-                return Ok(lacking);
+                return Ok(copied);
             }
             let copy = Copy { incarnation, fence: self.fence(), of, part, sources: sources.to_vec() };
             match self.to.peer.ask::<Benefactor>(chunks::Request::Copy(copy), BATCH_TIME).await {
-                Ok(chunks::Reply::Done) => return Ok(lacking),
+                Ok(chunks::Reply::Done) => return Ok(copied),
                 // What is there already is not fetched again.
                 Ok(chunks::Reply::Full) if tokio::time::Instant::now() < until => tokio::time::sleep(FULL).await,
                 Ok(chunks::Reply::Full) => return Err(NotBrought::NoRoom(id)),
                 Ok(chunks::Reply::NotCopied(missed)) => {
-                    let (_, _, from) =
-                        batch.iter_mut().find(|(chunk, ..)| *chunk == missed).ok_or(NotBrought::NotTaken(id))?;
-                    from.pop_front();
-                    if from.is_empty() {
-                        lacking.push(missed);
-                    }
+                    let of_missed = batch.iter_mut().find(|(chunk, _)| *chunk == missed);
+                    of_missed.ok_or(NotBrought::NotTaken(id))?.1.pop_front();
                 }
                 _ => return Err(NotBrought::NotTaken(id)),
             }
@@ -518,7 +514,7 @@ impl Work {
         let (mut part, mut sources) = (Vec::new(), Vec::new());
         let columns: BTreeSet<usize> = wanted.values().copied().collect();
         for at in columns {
-            let mut found: BTreeMap<u32, (Entry, VecDeque<u16>)> = BTreeMap::new();
+            let mut found: BTreeMap<u32, VecDeque<(Entry, u16)>> = BTreeMap::new();
             let places = &self.group.layout.columns[at].places;
             for place in places.iter().filter(|place| place.id != except) {
                 let Some(member) = self.manager.members.newest(place.id) else { continue };
@@ -530,17 +526,15 @@ impl Work {
                 let source = u16::try_from(sources.len()).map_err(|_| NotBrought::NoSource)?;
                 sources.push((member.lends.address.clone(), incarnation));
                 for (chunk, _) in wanted.iter().filter(|(_, column)| **column == at) {
-                    let Some(entry) = table.get(chunk) else { continue };
-                    let (known, from) = found.entry(*chunk).or_insert_with(|| (*entry, VecDeque::new()));
-                    if known == entry {
-                        from.push_back(source);
+                    if let Some(entry) = table.get(chunk) {
+                        found.entry(*chunk).or_default().push_back((*entry, source));
                     }
                 }
             }
             if wanted.iter().any(|(chunk, column)| *column == at && !found.contains_key(chunk)) {
                 return Err(NotBrought::NoSource);
             }
-            part.extend(found.into_iter().map(|(chunk, (entry, from))| (chunk, entry, from)));
+            part.extend(found);
         }
         Ok((part, sources))
     }

@@ -159,14 +159,14 @@ impl Holdings {
 
     /// What is here and somebody may ask for, now or later, with its bytes: for scrubbing.
     pub fn wanted(&self) -> impl Iterator<Item = (Instance, u32)> {
-        let all = self.held.iter().filter(|(_, held)| held.complete && held.is_wanted() && !held.damaged);
+        let all = self.held.iter().filter(|(_, held)| held.is_wanted() && held.is_readable());
         all.map(|(instance, held)| (*instance, held.length))
     }
 
     /// Where an instance is, if somebody may ask for it, and what it must look like. Its bytes stay there until [`Holdings::read`].
     pub fn find_instance(&mut self, instance: Instance) -> Option<(Entry, Location)> {
         let held = self.held.get_mut(&instance)?;
-        if !held.complete || !held.is_wanted() || held.damaged {
+        if !held.is_wanted() || !held.is_readable() {
             return None;
         }
         held.reads += 1;
