@@ -85,7 +85,7 @@ surgetank_model::plant_bugs! {
         /// What scrubbing finds damaged counts as good.
         ScrubbedDamageKept,
         /// A chunk that was to take the place of a damaged one, and did not come, counts as good.
-        FailedMendCounts,
+        FailedCopyCounts,
         /// A chunk that takes the place of a damaged one is read before it has come.
         ReadBeforeStored,
         /// Scrubbing does not wait for the end of requests.

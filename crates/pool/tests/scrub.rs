@@ -1,4 +1,4 @@
-//! Damage at rest that nobody reads: it is found, and mended as long as one copy is whole.
+//! Damage at rest that nobody reads: it is found, and repaired as long as one copy is whole.
 
 mod support;
 
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    /// Chunks that are damaged and not mended.
+    /// Chunks that are damaged and not repaired.
     async fn damaged(&self, id: usize) -> Vec<u32> {
         match self.ask(id, Request::Inventory).await {
             Reply::Inventory(inventory) => inventory.damaged.into_iter().map(|(_, chunk)| chunk).collect(),
@@ -102,7 +102,7 @@ fn directory(ssds: &TempDir, id: usize) -> PathBuf {
 }
 
 #[test]
-fn damage_that_nobody_reads_is_mended_before_the_other_copy_dies() {
+fn damage_that_nobody_reads_is_repaired_before_the_other_copy_dies() {
     run(async {
         let mut world = World::new(2);
         let client = world.pool.client(2).await;
@@ -112,7 +112,7 @@ fn damage_that_nobody_reads_is_mended_before_the_other_copy_dies() {
         world.passes(1).await;
         let scrubbed = world.alive(0).await.scrubbed;
         assert!(scrubbed.chunks >= 6 && scrubbed.damaged == 0, "{scrubbed:?}");
-        // Some of each, so that each is mended from the other.
+        // Some of each, so that each is repaired from the other.
         world.damage(&content, 1, &[0]);
         world.damage(&content, 4, &[0]);
         world.damage(&content, 2, &[1]);
@@ -121,9 +121,9 @@ fn damage_that_nobody_reads_is_mended_before_the_other_copy_dies() {
             found == [2, 1]
         })
         .await;
-        until("it is mended", async || world.damaged(0).await.is_empty() && world.damaged(1).await.is_empty()).await;
+        until("it is repaired", async || world.damaged(0).await.is_empty() && world.damaged(1).await.is_empty()).await;
         world.all_moved().await;
-        // The pass that was under way when it was mended, and a whole one.
+        // The pass that was under way when it was repaired, and a whole one.
         world.passes(2).await;
         let status = client.status().await.unwrap();
         let integrity: BTreeMap<BenefactorId, _> = status.integrity.into_iter().collect();
@@ -141,7 +141,7 @@ fn damage_that_nobody_reads_is_mended_before_the_other_copy_dies() {
 }
 
 #[test]
-fn what_no_copy_has_whole_is_named_and_never_short_and_the_rest_is_mended() {
+fn what_no_copy_has_whole_is_named_and_never_short_and_the_rest_is_repaired() {
     for copies in [1, 2] {
         run(async {
             let world = World::new(usize::from(copies));
@@ -166,9 +166,9 @@ fn what_no_copy_has_whole_is_named_and_never_short_and_the_rest_is_mended() {
                 found
             })
             .await;
-            // One chunk that cannot be mended is not in the way of others.
+            // One chunk that cannot be repaired is not in the way of others.
             for id in &all {
-                until("what can be mended is", async || world.damaged(*id).await == [1]).await;
+                until("what can be repaired is", async || world.damaged(*id).await == [1]).await;
             }
             std::fs::remove_file(&world.stuck).unwrap();
             let failed = client.wait_drained("lost", LONG).await.unwrap_err();
@@ -187,7 +187,7 @@ fn what_no_copy_has_whole_is_named_and_never_short_and_the_rest_is_mended() {
 }
 
 #[test]
-fn the_third_copy_mends_what_the_first_two_have_damaged() {
+fn the_third_copy_repairs_what_the_first_two_have_damaged() {
     run(async {
         let world = World::new(3);
         let client = world.pool.client(3).await;
@@ -206,7 +206,7 @@ fn the_third_copy_mends_what_the_first_two_have_damaged() {
         })
         .await;
         for id in 0..3 {
-            until("it is mended", async || world.damaged(id).await.is_empty()).await;
+            until("it is repaired", async || world.damaged(id).await.is_empty()).await;
         }
         same("file", &read(&client, "file").await.unwrap(), &content);
         std::fs::remove_file(&world.stuck).unwrap();
@@ -227,7 +227,7 @@ fn the_medium_is_read_and_not_what_the_system_has_in_memory() {
         let (segment, offset) = disk.find(&content[MIB..MIB + 64]).expect("it is there");
         disk.damage_beneath(segment, offset + 77_777);
         until("it is found", async || world.alive(1).await.scrubbed.damaged == 1).await;
-        until("it is mended", async || world.damaged(1).await.is_empty()).await;
+        until("it is repaired", async || world.damaged(1).await.is_empty()).await;
         world.pool.benefactors[0].kill();
         same("file", &read(&client, "file").await.unwrap(), &content);
     });

@@ -173,7 +173,7 @@ fn a_pool_that_ends_calls_nothing_lost_that_is_on_ssd() {
 }
 
 #[test]
-fn damage_at_rest_that_nobody_reads_is_found_shown_and_mended() {
+fn damage_at_rest_that_nobody_reads_is_found_shown_and_repaired() {
     if !can_mount() {
         return;
     }
@@ -194,7 +194,7 @@ fn damage_at_rest_that_nobody_reads_is_found_shown_and_mended() {
     let status = pool.status();
     assert_eq!((&of(&status, 0)["damaged"], &of(&status, 0)["scrub"]["last"]["damaged"]), (&0.into(), &0.into()));
     damage(&place.at("pool/ssd/1"), &content[2 * MIB..2 * MIB + 64]);
-    until("it is found and mended", || {
+    until("it is found and repaired", || {
         let benefactor = of(&pool.status(), 1);
         let last = &benefactor["scrub"]["last"];
         benefactor["damaged"] == 1 && last["damaged"] == 0 && last["chunks"] == 5

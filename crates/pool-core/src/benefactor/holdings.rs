@@ -219,7 +219,7 @@ impl Holdings {
         let Some(held) = self.held.get_mut(&instance).filter(|held| !held.complete) else { return };
         (held.complete, held.draft, held.copying) = (true, held.draft && intact, held.copying && intact);
         // Tables name it if it was to take the place of one that is damaged.
-        held.damaged = !intact && !planted(Bug::FailedMendCounts);
+        held.damaged = !intact && !planted(Bug::FailedCopyCounts);
         if let Some(piece) = held.piece {
             self.buffers.stored(piece);
         }

@@ -110,7 +110,7 @@ impl World {
                     self.damaged.insert(chunk.entry.instance);
                 }
             }
-            6 => self.mend()?,
+            6 => self.repair()?,
             7 => self.forget(),
             8 => {
                 self.scrub.request_began();
@@ -198,7 +198,7 @@ impl World {
     }
 
     /// A warden has what is damaged fetched anew.
-    fn mend(&mut self) -> Result<(), String> {
+    fn repair(&mut self) -> Result<(), String> {
         for ((of, version, by), chunk) in self.holdings.all_damaged() {
             let entry = self.holdings.table(of, version, by).and_then(|table| table.get(&chunk)).copied();
             let Some(entry) = entry else { return Err(format!("{of:?} is damaged, and not here")) };
