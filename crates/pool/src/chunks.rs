@@ -209,7 +209,7 @@ pub enum Reply {
     /// Not everything survives a power cut yet: ask again.
     NotYet,
     /// How it is.
-    Alive(Alive),
+    Alive(Box<Alive>),
 }
 
 wire_struct! {

@@ -58,7 +58,7 @@ impl World {
 
     async fn alive(&self, id: usize) -> Alive {
         match self.ask(id, Request::Probe).await {
-            Reply::Alive(alive) => alive,
+            Reply::Alive(alive) => *alive,
             other => panic!("{other:?}"),
         }
     }

@@ -263,7 +263,7 @@ fn in_the_way(pool: &Pool) -> std::path::PathBuf {
 async fn alive(pool: &Pool, id: usize) -> Alive {
     let peer = Peer::new(&pool.benefactors[id].address, &pool.credentials.access()).unwrap();
     match peer.ask::<Benefactor>(Request::Probe, LONG).await.unwrap() {
-        Reply::Alive(alive) => alive,
+        Reply::Alive(alive) => *alive,
         other => panic!("{other:?}"),
     }
 }

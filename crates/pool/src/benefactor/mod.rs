@@ -442,7 +442,7 @@ impl Service for Benefactor {
             }
             Request::Inventory => Reply::Inventory(self.inventory()),
             Request::DrainPart(part) => apart(move || self.drain(&part)).await?,
-            Request::Probe => Reply::Alive(self.alive()),
+            Request::Probe => Reply::Alive(Box::new(self.alive())),
             Request::Copy(copy) => self.copy(copy).await,
             Request::Adopt(adopt) => self.adopt(adopt).await,
         })

@@ -309,7 +309,7 @@ async fn probe(manager: &Arc<Manager>) {
         let mut known = manager.members.known();
         let now = known.now();
         let alive = match answer {
-            Some(chunks::Reply::Alive(alive)) => Some(alive),
+            Some(chunks::Reply::Alive(alive)) => Some(*alive),
             _ => None,
         };
         if let Some(member) = known.members.get_mut(&id) {
