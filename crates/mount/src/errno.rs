@@ -36,6 +36,7 @@ fn refused(refusal: &Refusal) -> Errno {
         Refusal::NotTheWriter
         | Refusal::Named
         | Refusal::Version(_)
+        | Refusal::Moved
         | Refusal::Benefactors(_)
         | Refusal::NotThePublisher
         | Refusal::NotTheWarden

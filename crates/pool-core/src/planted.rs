@@ -78,6 +78,12 @@ surgetank_model::plant_bugs! {
         UndrainedEvicted,
         /// A chunk whose move to SSD was begun leaves memory at once.
         MemoryFreedBeforeMoved,
+        /// A commit does not compare which chunks have left the pool since its writer looked.
+        CommitOverMoved,
+        /// A draft gets what came later while a version is to be published from it.
+        DraftChangedWhileItWaits,
+        /// Chunks of a version that was written over meanwhile leave the pool.
+        OldVersionTaken,
         /// A segment of the SSD's log is filled again while records in it count.
         SegmentReused,
         /// Scrubbing passes over what is on SSD.

@@ -24,6 +24,17 @@ pub struct Effect {
     pub maybe_done: bool,
 }
 
+/// An entry that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn<'a> {
+    /// What it changes.
+    pub change: &'a Change,
+    /// The target has seen everything before it.
+    pub is_first: bool,
+    /// A predecessor may have made it.
+    pub maybe_done: bool,
+}
+
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -47,7 +58,8 @@ enum Stage {
 pub struct Publisher {
     entries: BTreeMap<(Revision, u64), (Change, Stage)>,
     ready: BTreeSet<(Inode, Version)>,
-    lost: BTreeSet<(Inode, Version)>,
+    /// What the target will never have, and why.
+    never: BTreeMap<(Inode, Version), PublicationEnd>,
     /// What no predecessor can have done: everything behind the first entry that this process has seen through.
     fresh: bool,
     records: Vec<(u64, PublicationEnd)>,
@@ -66,7 +78,7 @@ impl Publisher {
         Self {
             entries: BTreeMap::new(),
             ready: BTreeSet::new(),
-            lost: BTreeSet::new(),
+            never: BTreeMap::new(),
             fresh: false,
             records: Vec::new(),
         }
@@ -85,7 +97,12 @@ impl Publisher {
 
     /// Chunks of a version are lost: it will never be complete.
     pub fn lost(&mut self, inode: Inode, version: Version) {
-        self.lost.insert((inode, version));
+        self.never.insert((inode, version), PublicationEnd::Lost);
+    }
+
+    /// Somebody else changed what a version rests on at the target: it will never be complete.
+    pub fn in_conflict(&mut self, inode: Inode, version: Version) {
+        self.never.insert((inode, version), PublicationEnd::Conflict);
     }
 
     /// What to do next: the first entry, once its bytes are there.
@@ -95,9 +112,9 @@ impl Publisher {
         let entries = self.entries.iter_mut().take(if passes { usize::MAX } else { 1 });
         for ((_, journal), (change, stage)) in entries.filter(|(_, (_, stage))| *stage == Stage::Waits) {
             if let Some(version) = change.publishes() {
-                if self.lost.contains(&version) {
+                if let Some(end) = self.never.get(&version) {
                     *stage = Stage::Recording;
-                    self.records.push((*journal, PublicationEnd::Lost));
+                    self.records.push((*journal, *end));
                     continue;
                 }
                 if !self.ready.contains(&version) {
@@ -140,14 +157,22 @@ impl Publisher {
         self.fresh = true;
         if let Some(version) = change.publishes() {
             self.ready.remove(&version);
-            self.lost.remove(&version);
+            self.never.remove(&version);
         }
     }
 
     /// Versions of files whose bytes are wanted at the target, the most urgent first.
     pub fn wanted(&self) -> impl Iterator<Item = (Inode, Version)> {
         let wanted = self.entries.values().filter_map(|(change, _)| change.publishes());
-        wanted.filter(|of| !self.ready.contains(of) && !self.lost.contains(of))
+        wanted.filter(|of| !self.ready.contains(of) && !self.never.contains_key(of))
+    }
+
+    /// The entry that publishes a version.
+    #[must_use]
+    pub fn entry(&self, of: (Inode, Version)) -> Option<Turn<'_>> {
+        let mut entries = self.entries.values().map(|(change, _)| change).enumerate();
+        let (at, change) = entries.find(|(_, change)| change.publishes() == Some(of))?;
+        Some(Turn { change, is_first: at == 0, maybe_done: at == 0 && !self.fresh })
     }
 
     /// Entries that the target has not seen.

@@ -1,5 +1,6 @@
 //! How the words of `pool-core` are sent and stored.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
@@ -9,11 +10,12 @@ use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId,
 use surgetank_pool_core::locks::{Lock, Range, Ranges};
 use surgetank_pool_core::meta::operation::Refusal;
 use surgetank_pool_core::meta::value::{
-    Attributes, Change, HardLink, Held, Lends, Locker, Mount, Path, Placed, Special, SpecialKind, Times,
+    Attributes, Base, Change, HardLink, Held, Lends, Locker, Mount, Path, Placed, Special, SpecialKind, Times,
 };
 use surgetank_pool_core::meta::{Durability, FileState, Group, Kind, Name, Node, Value};
 use surgetank_pool_core::placement::{Column, Layout, Media, Place, Tier};
 
+use crate::span;
 use crate::wire::{Malformed, Wire, wire_enum, wire_struct};
 
 wire_struct! {
@@ -29,7 +31,7 @@ wire_struct! {
     Place { id, incarnation }
     Column { places, tier, weight }
     Layout { columns }
-    Group { layout, bytes, digest, by }
+    Base { draft, size, version, changes }
     Instance { session, number }
     GroupOf { inode, group }
     Entry { instance, length, crc }
@@ -98,12 +100,62 @@ wire_enum! {
         13 = NotTheWarden,
         14 = NotAllowed,
         15 = TooManyLinks,
+        16 = Moved,
     }
 }
 
-/// What the last byte of a node says: that it is torn, and that further names follow, which most nodes do not have.
+/// What the last byte of a node says: that it is torn, and that further names or what it rests on follow, which most nodes do not have.
 const TORN: u8 = 1;
 const LINKS: u8 = 2;
+const BASE: u8 = 4;
+
+/// What the bytes of a group say beside their number: that chunks are absent, which follow.
+const ABSENT: u64 = 1 << 63;
+
+impl Wire for Group {
+    fn put(&self, out: &mut impl BufMut) {
+        self.layout.put(out);
+        (self.bytes | if self.absent.is_empty() { 0 } else { ABSENT }).put(out);
+        self.digest.put(out);
+        self.by.put(out);
+        if !self.absent.is_empty() {
+            runs(&self.absent).put(out);
+        }
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        let mut group = Self {
+            layout: Wire::take(from)?,
+            bytes: Wire::take(from)?,
+            digest: Wire::take(from)?,
+            by: Wire::take(from)?,
+            absent: BTreeSet::new(),
+        };
+        if group.bytes & ABSENT != 0 {
+            group.bytes &= !ABSENT;
+            for (first, end) in Vec::<(u32, u32)>::take(from)? {
+                // No chunk is behind the group's end, so that a few bytes make no large set.
+                if group.bytes > span::of_group(u32::MAX).1 || end > group.chunks() {
+                    return Err(Malformed);
+                }
+                group.absent.extend(first..end);
+            }
+        }
+        Ok(group)
+    }
+}
+
+/// Numbers that follow each other, as the first of them and the one behind the last.
+fn runs(numbers: &BTreeSet<u32>) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in numbers.iter().copied() {
+        match runs.last_mut() {
+            Some((_, end)) if *end == number => *end += 1,
+            _ => runs.push((number, number + 1)),
+        }
+    }
+    runs
+}
 
 impl Wire for Node {
     fn put(&self, out: &mut impl BufMut) {
@@ -119,9 +171,13 @@ impl Wire for Node {
         self.covers.put(out);
         let links = if self.links.is_empty() { 0 } else { LINKS };
         let torn = if self.torn { TORN } else { 0 };
-        (torn | links).put(out);
+        let base = if self.base.is_none() { 0 } else { BASE };
+        (torn | links | base).put(out);
         if links > 0 {
             self.links.put(out);
+        }
+        if let Some(base) = &self.base {
+            base.put(out);
         }
     }
 
@@ -139,14 +195,18 @@ impl Wire for Node {
             published: Wire::take(from)?,
             covers: Wire::take(from)?,
             torn: false,
+            base: None,
         };
         let flags = u8::take(from)?;
-        if flags & !(TORN | LINKS) != 0 {
+        if flags & !(TORN | LINKS | BASE) != 0 {
             return Err(Malformed);
         }
         node.torn = flags & TORN != 0;
         if flags & LINKS != 0 {
             node.links = Wire::take(from)?;
+        }
+        if flags & BASE != 0 {
+            node.base = Some(Wire::take(from)?);
         }
         Ok(node)
     }

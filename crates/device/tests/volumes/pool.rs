@@ -175,6 +175,8 @@ fn a_pool_without_room_is_told_and_what_was_flushed_stays_readable() {
     let mut volume = world.open(64 * MIB);
     (0..8).for_each(|block| write(&mut volume, block, 1).unwrap());
     flush(&mut volume).unwrap();
+    // What is flushed would be drained, to make room.
+    std::fs::rename(world.directory.path().join("target"), world.directory.path().join("away")).unwrap();
     let written = (8..64).map(|block| write(&mut volume, block, 1)).find(Result::is_err);
     let told = written.unwrap_or_else(|| flush(&mut volume));
     assert_eq!(told, Err(Failure::NoSpace));

@@ -14,11 +14,13 @@ mod moves;
 mod names;
 mod recorder;
 
+use std::collections::BTreeSet;
+
 use crate::id::{Inode, MountId, SessionId, Version};
 use crate::locks::{Lock, Range, Ranges};
 use crate::meta::key::{Key, Name, Prefix};
 use crate::meta::store::{Lease, Transaction};
-use crate::meta::value::{Attributes, Group, Node, Placed, Special};
+use crate::meta::value::{Attributes, Base, Group, Node, Placed, Special};
 use crate::placement::Place;
 
 pub use self::recorder::Reads;
@@ -101,8 +103,9 @@ pub enum Operation {
         inode: Inode,
         /// Who wrote it.
         session: SessionId,
-        /// The version that it was written on top of.
-        on: Version,
+        /// The version that it was written on top of, and what its writer knows of chunks that have left the pool
+        /// ([`Base::changes`](crate::meta::value::Base::changes)).
+        on: (Version, u64),
         /// The file's bytes.
         size: u64,
         /// Groups that are new or have changed.
@@ -232,12 +235,38 @@ pub enum Operation {
         /// What does.
         to: Place,
     },
-    /// A file whose newest version is at the target leaves the pool: its name and attributes stay, its bytes are at the target. Who
-    /// writes it afterwards stages it anew first.
+    /// A file whose newest version is at the target leaves the pool: its name and attributes stay, its bytes are at the target. What is
+    /// written into it afterwards rests on these.
     Evict {
         /// Which.
         inode: Inode,
+        /// A number that no other eviction or early drain of the file has had.
+        changes: u64,
     },
+    /// Chunks of a file that somebody writes lie in its draft at the target, flushed: they leave the pool.
+    DrainedEarly {
+        /// The publisher, as [`Key::Owner`] has it.
+        publisher: u64,
+        /// Of which mount.
+        mount: MountId,
+        /// Which file.
+        inode: Inode,
+        /// What it rested on when its draft was made or filled further.
+        former: Option<Base>,
+        /// Which draft, and a number that no other eviction or early drain of the file has had.
+        draft: (u64, u64),
+        /// Groups, each in the version that was drained.
+        groups: Vec<(u32, Version, Taken)>,
+    },
+}
+
+/// What leaves the pool of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The chunks.
+    pub chunks: BTreeSet<u32>,
+    /// CRC32C of those that stay, one after the other.
+    pub digest: u32,
 }
 
 /// How a session locks.
@@ -341,6 +370,9 @@ pub enum Refusal {
     /// What is to leave the pool is not at the target.
     #[error("the target does not have the file's newest version")]
     NotDrained,
+    /// Chunks of the file have left the pool of which its writer did not know.
+    #[error("chunks of the file have left the pool meanwhile")]
+    Moved,
 }
 
 /// How far an operation has come.
@@ -388,7 +420,10 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
         Operation::RelocateColumns { warden, inode, group, columns, from, to } => {
             recorder.relocate(*warden, *inode, *group, Some(columns), (*from, *to))
         }
-        Operation::Evict { inode } => recorder.evict(*inode),
+        Operation::Evict { inode, changes } => recorder.evict(*inode, *changes),
+        Operation::DrainedEarly { publisher, mount, inode, former, draft, groups } => {
+            recorder.drained_early((*publisher, *mount), *inode, *former, *draft, groups)
+        }
     };
     recorder.end(reply)
 }

@@ -1,11 +1,13 @@
 //! What the store's keys stand for.
 
+use std::collections::BTreeSet;
+
 use surgetank_model::Bytes;
 
 use crate::id::{Domain, Inode, MountId, SessionId, Version};
 use crate::locks::Ranges;
 use crate::meta::key::Name;
-use crate::placement::{Layout, Media, Place};
+use crate::placement::{CHUNK, Layout, Media, Place};
 use crate::planted::{Bug, planted};
 
 /// When a commit counts.
@@ -152,6 +154,22 @@ pub struct Node {
     pub covers: bool,
     /// A writer ended without a word, with something that it had not committed.
     pub torn: bool,
+    /// What the target has of the newest commit, if that is not all of it: see [`Node::rests_on`].
+    pub base: Option<Base>,
+}
+
+/// A file at the target that has what the pool does not have of a file: chunks that a [`Group`] names as absent, and groups that begin
+/// before its end and that the store does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// The file beside the names into which an open file was drained; `None`: what was published last.
+    pub draft: Option<u64>,
+    /// Bytes of it that count.
+    pub size: u64,
+    /// It has all that was committed until this version, whatever the pool has of that.
+    pub version: Version,
+    /// Another number each time that chunks have left the pool: what is committed rests on what the writer knows of that. 0: none have.
+    pub changes: u64,
 }
 
 impl Node {
@@ -171,11 +189,29 @@ impl Node {
             published: Version::NONE,
             covers: false,
             torn: false,
+            base: None,
         }
     }
 }
 
 impl Node {
+    /// Where what the pool does not have of the newest commit lies. Of a file that the target has, that is all of it.
+    #[must_use]
+    pub fn rests_on(&self) -> Option<Base> {
+        match self.kind {
+            Kind::File(FileState::Drained | FileState::Evicted) => {
+                Some(Base { draft: None, size: self.size, version: self.version, changes: self.changes() })
+            }
+            _ => self.base,
+        }
+    }
+
+    /// [`Base::changes`].
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.base.map_or(0, |base| base.changes)
+    }
+
     /// All its names.
     pub fn names(&self) -> impl Iterator<Item = &(Inode, Name)> {
         self.at.iter().chain(self.links.iter().map(|link| &link.at))
@@ -230,10 +266,31 @@ pub struct Group {
     pub layout: Layout,
     /// Bytes of the file that lie in it.
     pub bytes: u64,
-    /// CRC32C of these bytes.
+    /// CRC32C of those that the pool has, one chunk after the other.
     pub digest: u32,
     /// Who committed it: benefactors know its table by that and the version.
     pub by: SessionId,
+    /// Chunks that lie in the [`Base`] alone. Without columns in the layout all do.
+    pub absent: BTreeSet<u32>,
+}
+
+impl Group {
+    /// Chunks that it has, wherever they lie.
+    #[must_use]
+    pub fn chunks(&self) -> u32 {
+        u32::try_from(self.bytes.div_ceil(CHUNK.get())).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the pool does not have a chunk of it.
+    #[must_use]
+    pub fn is_absent(&self, chunk: u32) -> bool {
+        self.layout.columns.is_empty() || self.absent.contains(&chunk)
+    }
+
+    /// Chunks that the pool has.
+    pub fn present(&self) -> impl Iterator<Item = u32> {
+        (0..self.chunks()).filter(|chunk| !self.is_absent(*chunk))
+    }
 }
 
 /// A path below a mount's root, its directories first. The root's own is empty.

@@ -2,6 +2,7 @@
 //! publishes. Every transaction that the store commits is compared with the operation carried out alone, at that revision.
 
 mod asks;
+mod contents;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +16,7 @@ use surgetank_pool_core::meta::{Attempt, CommitId, GroupCommit, Key, Prefix, Rea
 use surgetank_pool_core::placement::Place;
 use surgetank_pool_core::publishing::{self, Publisher};
 
+use self::contents::Contents;
 use super::namespace::{AtTarget, Namespace, ROOT};
 use super::target::Target;
 
@@ -69,6 +71,7 @@ struct World {
     expected: BTreeMap<Revision, BTreeMap<Path, AtTarget>>,
     recording: BTreeMap<RequestId, u64>,
     drained: BTreeSet<(Inode, Version)>,
+    contents: Contents,
     /// Steps of publishing in which the target does not answer.
     target_gone: u32,
     calm: bool,
@@ -110,6 +113,7 @@ impl World {
             expected: BTreeMap::new(),
             recording: BTreeMap::new(),
             drained: BTreeSet::new(),
+            contents: Contents::default(),
             target_gone: 0,
             calm: false,
         };
@@ -191,7 +195,7 @@ impl World {
 
     fn step(&mut self) -> Result<(), String> {
         let faults = !self.calm;
-        match self.random.below(24) {
+        match self.random.below(26) {
             0 if faults => self.ask(),
             0..=8 => self.go_on(),
             9 | 10 => self.send(),
@@ -210,6 +214,8 @@ impl World {
             // Now and then the target does not answer for a while.
             18..=22 if faults && self.target_gone > 0 => self.target_gone -= 1,
             18 if faults && self.random.chance(0.05) => self.target_gone = 60,
+            24 if faults => self.drain_early(),
+            25 => self.come_late(),
             18 => self.drain(),
             19..=22 => return self.publish(),
             _ => {
@@ -323,6 +329,8 @@ impl World {
                 doing.own_failed |= matches!(alone, Outcome::Refused(_));
             }
         }
+        let asked = copy.requests.iter().filter_map(|request| Some(self.doing.get(request)?.operation.clone()));
+        let asked: Vec<_> = asked.map(|operation| (self.taken_from(&operation), operation)).collect();
         let outcome = self.store.commit(&copy.transaction);
         let Outcome::Committed(revision) = outcome else { return Ok(outcome) };
         for request in &copy.requests {
@@ -335,6 +343,10 @@ impl World {
             }
             let reply = doing.reply.clone();
             let alone = self.truth.apply(&operation);
+            if alone.is_ok() {
+                let before = asked.iter().find(|(_, other)| *other == operation).map(|(before, _)| before.clone());
+                self.leave(&operation, &before.unwrap_or_default());
+            }
             if reply.as_ref() != Some(&alone) {
                 return Err(format!("{operation:?} answers {reply:?}, and alone it would be {alone:?}"));
             }
@@ -423,21 +435,15 @@ impl World {
 
     /// A change at the target, which then is what it was to be at that revision.
     fn at_target(&mut self, effect: &publishing::Effect) -> Result<(), String> {
-        let complete = |of: (Inode, Version)| self.drained.contains(&of);
         if let Change::Publish { inode, version, .. } = &effect.change {
-            let groups =
-                self.store.under(Prefix::Groups(*inode)).filter_map(|(key, stored)| match (key, &stored.value) {
-                    (Key::Group(_, index, of), Value::Group(group)) if of <= version => Some((*index, group.digest)),
-                    _ => None,
-                });
-            let (groups, committed) =
-                (groups.collect::<BTreeMap<u32, u32>>(), &self.truth.history[&(*inode, version.0)]);
-            if groups != *committed {
-                return Err(format!(
-                    "{inode} {version:?} is published with {groups:?}, and was committed with {committed:?}"
-                ));
+            let committed = self.truth.history[&(*inode, version.0)].clone();
+            // Who has just begun may find it done already, and recorded.
+            if self.store.get(&Key::Journal(MOUNT, effect.journal)).is_some() {
+                self.can_be_read(*inode, *version, &committed).map_err(|what| format!("published: {what}"))?;
+                self.has_name(*inode, &committed);
             }
         }
+        let complete = |of: (Inode, Version)| self.drained.contains(&of);
         self.target.change(&effect.change, effect.maybe_done, &complete)?;
         self.shows_what_it_may(effect.journal)
     }
@@ -481,18 +487,10 @@ impl World {
                     let Some((version, size, digests)) = self.truth.content(*inode) else {
                         return Err(format!("{inode} is in the store, and should be gone"));
                     };
-                    let groups: BTreeMap<u32, u32> = self
-                        .store
-                        .under(Prefix::Groups(*inode))
-                        .filter_map(|(key, stored)| match (key, &stored.value) {
-                            // In the order of their versions: the newest stays.
-                            (Key::Group(_, index, _), Value::Group(group)) => Some((*index, group.digest)),
-                            _ => None,
-                        })
-                        .collect();
-                    if (node.version.0, node.size) != (version, size) || groups != *digests {
-                        return Err(format!("{inode} has {node:?} {groups:?}, not {version} {size} {digests:?}"));
+                    if (node.version.0, node.size) != (version, size) {
+                        return Err(format!("{inode} has {node:?}, not {version} {size}"));
                     }
+                    self.can_be_read(*inode, node.version, digests)?;
                     // Its name may have moved on or gone; what it says of the version must be true.
                     if node.kind == Kind::File(FileState::Drained) && !self.drained.contains(&(*inode, node.version)) {
                         return Err(format!("{inode} counts as drained, and that version is not: {node:?}"));

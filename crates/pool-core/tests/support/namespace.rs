@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, PublicationEnd, Refusal, Reply};
-use surgetank_pool_core::meta::value::Path;
+use surgetank_pool_core::meta::value::{Base, Path};
 use surgetank_pool_core::meta::{Group, Name};
 
 pub const ROOT: Inode = Inode(1);
@@ -20,6 +20,25 @@ struct File {
     closed: u64,
     published: u64,
     evicted: bool,
+    /// What the store has of the newest version, by the versions of its groups: the target has the others.
+    staged: BTreeMap<u32, u64>,
+    /// What a version rests on that the target does not have.
+    base: Option<Base>,
+}
+
+impl File {
+    fn is_drained(&self) -> bool {
+        self.version > 0 && self.published == self.version && !self.evicted
+    }
+
+    fn changes(&self) -> u64 {
+        self.base.map_or(0, |base| base.changes)
+    }
+
+    fn rests_on(&self) -> Option<Base> {
+        let (size, version, changes) = (self.size, Version(self.version), self.changes());
+        if self.is_drained() || self.evicted { Some(Base { draft: None, size, version, changes }) } else { self.base }
+    }
 }
 
 /// What the target has at a path.
@@ -148,8 +167,11 @@ impl Namespace {
                 if !file.writers.contains(session) {
                     return Err(Refusal::NotTheWriter);
                 }
-                if Version(file.version) != *on {
+                if Version(file.version) != on.0 {
                     return Err(Refusal::Version(Version(file.version)));
+                }
+                if file.changes() != on.1 {
+                    return Err(Refusal::Moved);
                 }
                 let mut places: Vec<_> = groups.iter().flat_map(|(_, group)| group.layout.places()).collect();
                 places.retain(|place| benefactors.get(&place.id) != Some(&place.incarnation));
@@ -158,7 +180,9 @@ impl Namespace {
                 if !places.is_empty() {
                     return Err(Refusal::Benefactors(places));
                 }
+                file.base = file.rests_on();
                 (file.version, file.size, file.evicted) = (file.version + 1, *size, false);
+                file.staged.extend(groups.iter().map(|(index, _)| (*index, file.version)));
                 file.groups.extend(groups.iter().map(|(index, group): &(u32, Group)| (*index, group.digest)));
                 let (version, groups) = (file.version, file.groups.clone());
                 self.history.insert((*inode, version), groups);
@@ -202,19 +226,33 @@ impl Namespace {
                     && let Some(file) = self.files.get_mut(inode)
                 {
                     file.published = *version;
+                    let version = Version(*version);
+                    file.base = file.base.map(|base| Base { draft: None, version, ..base });
                 }
                 Ok(Reply::Done)
             }
-            Operation::Evict { inode } => {
+            Operation::Evict { inode, changes } => {
                 let file = self.file(*inode)?;
-                if file.version == 0 || file.published != file.version || file.evicted {
+                if !file.is_drained() {
                     return Err(Refusal::NotDrained);
                 }
-                if !file.writers.is_empty() {
-                    return Err(Refusal::InUse);
-                }
+                file.base = file.rests_on().map(|base| Base { changes: *changes, ..base });
                 file.evicted = true;
-                file.groups.clear();
+                file.staged.clear();
+                Ok(Reply::Done)
+            }
+            Operation::DrainedEarly { publisher, inode, former, draft, groups, .. } => {
+                if *publisher != self.publisher {
+                    return Err(Refusal::NotThePublisher);
+                }
+                let file = self.file(*inode)?;
+                let is_newest = |(index, version, _): &(u32, Version, _)| file.staged.get(index) == Some(&version.0);
+                let waits = file.published < file.closed;
+                if waits || file.rests_on() != *former || file.is_drained() || !groups.iter().all(is_newest) {
+                    return Err(Refusal::Version(Version(file.version)));
+                }
+                let (size, version) = former.map_or((0, Version::NONE), |base| (base.size, base.version));
+                file.base = Some(Base { draft: Some(draft.0), size, version, changes: draft.1 });
                 Ok(Reply::Done)
             }
             Operation::Forget { inode } => {

@@ -340,38 +340,27 @@ impl PoolClient {
         Ok(writer)
     }
 
-    async fn write_opened(&self, inode: Inode, what: &str, stage: bool) -> Result<Writer, Error> {
+    async fn write_opened(&self, inode: Inode, what: &str, in_part: bool) -> Result<Writer, Error> {
         self.inner.opened(what, inode)?;
-        let opened = self.open_for_writing(inode, what, stage).await;
+        let opened = self.open_for_writing(inode, what, in_part).await;
         if opened.is_err() {
             self.inner.open().remove(&inode);
         }
         opened
     }
 
-    async fn open_for_writing(&self, inode: Inode, what: &str, stage: bool) -> Result<Writer, Error> {
+    async fn open_for_writing(&self, inode: Inode, what: &str, in_part: bool) -> Result<Writer, Error> {
         let inner = &self.inner;
         self.keep(inode, what).await?;
         let content = inner.content(what, inode).await?;
         let (version, size) = (content.node.version, content.node.size);
-        let mut writer = Writer::new(inner.clone(), what, inode, version, size);
-        match content.node.kind {
-            Kind::File(FileState::Evicted) if stage => writer.stage_again(&content).await?,
-            Kind::File(FileState::Evicted) => {}
-            // What the pool does not have, and what is at the target is somebody else's.
-            Kind::File(FileState::Conflict) if stage && content.groups.is_empty() && size > 0 => {
-                let why = "somebody else has changed what is at its place at the target".to_owned();
-                return Err(Error::Unreadable { path: what.to_owned(), offset: 0, why });
-            }
-            Kind::File(FileState::Drained) if stage => {
-                writer.has(content.clone());
-                // What is written must not rest on chunks that ended with their benefactors, as long as the target has the file.
-                if !writer.knows_all().await {
-                    writer.stage_again(&content).await?;
-                }
-            }
-            _ => writer.has(content),
+        // What the pool does not have, and what is at the target is somebody else's.
+        if in_part && content.node.kind == Kind::File(FileState::Conflict) && content.groups.is_empty() && size > 0 {
+            let why = "somebody else has changed what is at its place at the target".to_owned();
+            return Err(Error::Unreadable { path: what.to_owned(), offset: 0, why });
         }
+        let mut writer = Writer::new(inner.clone(), what, inode, version, size);
+        writer.has(content);
         Ok(writer)
     }
 
@@ -384,18 +373,19 @@ impl PoolClient {
         self.inner.operate(what, &Operation::OpenForWriting { inode, writer }).await.map(|_| ())
     }
 
-    /// Has a file that the target alone has stay readable, and writable in part, as long as the answer lives: the target may lose it.
-    /// `None`: the pool has it.
+    /// Has a file that rests on what the target has stay readable, and writable in part, as long as the answer lives: the target may lose
+    /// it. `None`: it does not.
     ///
     /// # Errors
     /// [`Error`].
     pub async fn hold(&self, inode: Inode, what: &str) -> Result<Option<Held>, Error> {
         let content = self.inner.content(what, inode).await?;
-        if content.node.kind != Kind::File(FileState::Evicted) {
+        let is_drained = content.node.kind == Kind::File(FileState::Drained);
+        let Some(base) = content.node.rests_on().filter(|base| base.draft.is_none() && !is_drained) else {
             return Ok(None);
-        }
+        };
         let until = self.inner.until().min(Instant::now() + HOLD);
-        let opened = AtTarget::open(&self.inner, what, (inode, &content.node), until).await?;
+        let opened = AtTarget::open(&self.inner, what, (inode, &content.node), base, until).await?;
         self.inner.held().insert(inode, opened);
         Ok(Some(Held { inner: self.inner.clone(), inode }))
     }

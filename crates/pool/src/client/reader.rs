@@ -8,14 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::GroupOf;
 use surgetank_pool_core::id::{Inode, Version};
-use surgetank_pool_core::meta::value::Path;
-use surgetank_pool_core::meta::{FileState, Group, Kind, Name, Node};
+use surgetank_pool_core::meta::value::{Base, Path, Placed};
+use surgetank_pool_core::meta::{Group, Name, Node};
 use surgetank_pool_core::placement::Stripe;
 use tokio::time::Instant;
 
 use super::{Error, Inner, LOOK, senseless};
 use crate::chunks::{self, CHUNK, Get};
-use crate::manager::{Content, Reply, Request};
+use crate::manager::{ASIDE, Content, Reply, Request, draft_name};
 use crate::span;
 
 /// How long a benefactor may take for a chunk.
@@ -100,19 +100,29 @@ impl Reader {
         Error::Unreadable { path: self.path.clone(), offset, why: why.to_owned() }
     }
 
-    /// The chunk that begins there, of the file that the target has. It is opened once: a file has a single version there.
-    async fn at_target(&mut self, offset: u64, until: Instant) -> Result<Bytes, Error> {
-        let version = self.content.node.version;
-        let opened = self.opened().clone();
-        if let Some(opened) = opened.filter(|opened| opened.version == version)
-            && let Ok(bytes) = opened.chunk(&self.path, offset).await
+    /// The chunk that begins there, of the file at the target that has it; `None`: it may be written over at present.
+    async fn at_target(&mut self, offset: u64, base: Base, until: Instant) -> Result<Option<Bytes>, Error> {
+        let (which, node) = (Which::of(base), &self.content.node);
+        let length = CHUNK.min(node.size.saturating_sub(offset));
+        let opened = self.opened().clone().filter(|opened| opened.which == which);
+        if let Some(opened) = opened
+            && let Ok(bytes) = opened.chunk(&self.path, offset, length).await
         {
-            return Ok(bytes.into());
+            return Ok(self.still(base).await?.then(|| bytes.into()));
         }
-        let opened = AtTarget::open(&self.inner, &self.path, (self.inode, &self.content.node), until).await?;
-        let bytes = opened.chunk(&self.path, offset).await?;
+        let opened = AtTarget::open(&self.inner, &self.path, (self.inode, node), base, until).await?;
+        let bytes = opened.chunk(&self.path, offset, length).await?;
         *self.opened() = Some(opened);
-        Ok(bytes.into())
+        Ok(self.still(base).await?.then(|| bytes.into()))
+    }
+
+    /// Whether what was read there is what this commit has: a draft is written over by later ones.
+    async fn still(&self, base: Base) -> Result<bool, Error> {
+        if base.draft.is_none() {
+            return Ok(true);
+        }
+        let newest = self.inner.content(&self.path, self.inode).await?.node;
+        Ok(newest.version == self.content.node.version && newest.rests_on() == Some(base))
     }
 
     fn opened(&self) -> MutexGuard<'_, Option<AtTarget>> {
@@ -123,35 +133,44 @@ impl Reader {
     async fn chunk(&mut self, offset: u64) -> Result<Bytes, Error> {
         let until = self.inner.until();
         loop {
-            if self.content.node.kind == Kind::File(FileState::Evicted) {
-                return self.at_target(offset, until).await;
-            }
-            let failed = match group_of(&self.content, offset) {
-                Some((index, version, group)) => {
-                    let chunk = span::of_byte(offset).1;
-                    match read_chunk(&self.inner, self.inode, (index, version, group), chunk).await {
-                        Ok(bytes) => return Ok(bytes),
-                        Err(failed) => failed,
+            let (group, chunk) = (group_of(&self.content, offset), span::of_byte(offset).1);
+            let group = group.filter(|(.., group)| !group.is_absent(chunk));
+            let base = self.content.node.rests_on();
+            let base = base.filter(|base| group.is_none_or(|(_, version, _)| version <= base.version));
+            let (mut failed, mut forever) = (self.unreadable(offset, "the store has no group for it"), true);
+            if let Some((index, version, group)) = group {
+                match read_chunk(&self.inner, self.inode, (index, version, group), chunk).await {
+                    Ok(bytes) => return Ok(bytes),
+                    Err(not_read) => {
+                        (failed, forever) = (self.unreadable(offset, &not_read.why), not_read.forever);
                     }
                 }
-                None => Failed { why: "the store has no group for it".to_owned(), forever: true },
-            };
-            if self.content.node.kind == Kind::File(FileState::Drained)
-                && let Ok(bytes) = self.at_target(offset, until).await
-            {
-                return Ok(bytes);
             }
-            // It was written anew or evicted meanwhile, or a copy is on another benefactor by now.
+            let of_pool = group.is_some();
+            if let Some(base) = base {
+                match self.at_target(offset, base, until).await {
+                    Ok(Some(bytes)) => return Ok(bytes),
+                    Ok(None) => forever = false,
+                    Err(_) if of_pool => {}
+                    // A later version may have got its name there, which the store does not say yet.
+                    Err(error) => {
+                        forever = self.content.node.published >= self.content.node.journalled;
+                        failed = error;
+                    }
+                }
+            }
+            // It was written anew or has left the pool meanwhile, or a copy is on another benefactor by now.
             let newest = self.inner.content(&self.path, self.inode).await?;
             let changed = newest.node.version != self.content.node.version
                 || newest.node.kind != self.content.node.kind
+                || newest.node.rests_on() != self.content.node.rests_on()
                 || newest.groups != self.content.groups;
             if newest.node.size < self.content.node.size {
                 return Err(self.unreadable(offset, "the file is shorter by now"));
             }
             self.content = newest;
-            if !changed && (failed.forever || Instant::now() >= until) {
-                return Err(self.unreadable(offset, &failed.why));
+            if !changed && (forever || Instant::now() >= until) {
+                return Err(failed);
             }
             if !changed {
                 tokio::time::sleep(LOOK).await;
@@ -204,36 +223,67 @@ pub(super) async fn read_chunk(
     Err(Failed { why: answers.join(", "), forever })
 }
 
-/// A version of a file, opened at the target: whatever its name stands for there later.
+/// A file at the target that has what the pool does not have of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// What was published as this version, under the file's name.
+    Published(Version),
+    /// What an open file was drained into.
+    Draft(u64),
+}
+
+impl Which {
+    fn of(base: Base) -> Self {
+        base.draft.map_or(Self::Published(base.version), Self::Draft)
+    }
+}
+
+/// Such a file, opened: whatever its name stands for there later.
 #[derive(Clone)]
 pub(super) struct AtTarget {
-    version: Version,
-    size: u64,
+    which: Which,
+    /// Bytes of what was published; a draft may have more than count.
+    size: Option<u64>,
     file: Arc<File>,
 }
 
 impl AtTarget {
-    /// Opens a file that the target alone has, or takes what the session holds of it.
+    /// Whether it is what a node rests on.
+    pub(super) fn is(&self, base: Base) -> bool {
+        self.which == Which::of(base)
+    }
+
+    /// Opens what a node rests on, or takes what the session holds of it.
     pub(super) async fn open(
         inner: &Inner,
         path: &str,
         (inode, node): (Inode, &Node),
+        base: Base,
         until: Instant,
     ) -> Result<Self, Error> {
-        if let Some(held) = inner.held().get(&inode).filter(|held| held.version == node.version) {
+        let which = Which::of(base);
+        if let Some(held) = inner.held().get(&inode).filter(|held| held.which == which) {
             return Ok(held.clone());
+        }
+        if let Which::Draft(draft) = which {
+            let at = inner.target.join(ASIDE).join(draft_name(node.mount, inode, draft));
+            let opened = tokio::task::spawn_blocking(move || File::open(at)).await;
+            let opened = opened.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            let file = Arc::new(opened.map_err(|error| not_at_target(path, 0, &error))?);
+            return Ok(Self { which, size: None, file });
         }
         loop {
             let (target, at) = (inner.target.clone(), path_of(inner, inode, node).await?);
             let name = at.0.last().cloned();
             let opened = tokio::task::spawn_blocking(move || crate::beneath::file_in(&target, &at));
             let failed = match (opened.await, name) {
-                (Ok(Ok((file, directory))), Some(name)) => {
-                    if is_of(inner, inode, (directory, name)).await? {
-                        return Ok(Self { version: node.version, size: node.size, file: Arc::new(file) });
+                (Ok(Ok((file, directory))), Some(name)) => match recorded(inner, inode, (directory, name)).await? {
+                    Some(placed) if placed.node != inode => "a file is there that it takes the place of".to_owned(),
+                    placed => {
+                        let size = placed.map_or(base.size, |placed| placed.size);
+                        return Ok(Self { which, size: Some(size), file: Arc::new(file) });
                     }
-                    "a file is there that it takes the place of".to_owned()
-                }
+                },
                 // A rename of it may not have reached the target yet.
                 (Ok(Err(error)), _) if error.kind() == std::io::ErrorKind::NotFound => error.to_string(),
                 (Ok(Err(error)), _) => return Err(not_at_target(path, 0, &error)),
@@ -247,16 +297,15 @@ impl AtTarget {
         }
     }
 
-    /// Reads a chunk.
-    pub(super) async fn chunk(&self, path: &str, offset: u64) -> Result<Vec<u8>, Error> {
+    /// Reads a chunk, of so many bytes.
+    pub(super) async fn chunk(&self, path: &str, offset: u64, length: u64) -> Result<Vec<u8>, Error> {
         let Self { size, file, .. } = self.clone();
-        let length = usize::try_from(CHUNK.min(size.saturating_sub(offset))).unwrap_or_default();
         let read = tokio::task::spawn_blocking(move || {
             let found = file.metadata()?.len();
-            if found != size {
+            if let Some(size) = size.filter(|size| found != *size) {
                 return Err(std::io::Error::other(format!("the target has {found} bytes, and {size} were written")));
             }
-            let mut bytes = vec![0; length];
+            let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
             file.read_exact_at(&mut bytes, offset)?;
             Ok(bytes)
         });
@@ -272,11 +321,11 @@ fn not_at_target(path: &str, offset: u64, why: &impl std::fmt::Display) -> Error
     Error::Unreadable { path: path.to_owned(), offset, why: format!("at the target: {why}") }
 }
 
-/// Whether what the target has at a name of a directory, by its number there, is not another file of the pool, which a rename that waits
-/// will replace.
-async fn is_of(inner: &Inner, inode: Inode, (directory, name): (u64, Name)) -> Result<bool, Error> {
+/// What the pool has put last at a name of a directory, by its number at the target: another file is one that a rename which waits will
+/// replace.
+async fn recorded(inner: &Inner, inode: Inode, (directory, name): (u64, Name)) -> Result<Option<Placed>, Error> {
     match inner.ask(Request::Recorded(inode, directory, name)).await? {
-        Reply::Recorded(placed) => Ok(placed.is_none_or(|placed| placed.node == inode)),
+        Reply::Recorded(placed) => Ok(placed),
         Reply::Refused(refusal) => Err(Error::Refused(String::new(), refusal)),
         _ => Err(senseless()),
     }

@@ -5,6 +5,8 @@
 //! life in which it acknowledged. If one is not, its part goes to another benefactor, and the commit is tried again: an acknowledged
 //! byte is never one that only a dead process had.
 
+mod base;
+mod part;
 mod size;
 mod staging;
 
@@ -15,10 +17,13 @@ use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::Instance;
 use surgetank_pool_core::id::{BenefactorId, Inode, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply as Done};
+use surgetank_pool_core::meta::{FileState, Kind, Node};
 use surgetank_pool_core::placement::{Layout, Place, Stripe};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use self::base::placed;
+use self::part::Former;
 use self::staging::Put;
 use super::reader::AtTarget;
 use super::{Error, Inner, LOOK};
@@ -26,17 +31,27 @@ use crate::chunks::CHUNK;
 use crate::manager::Content;
 use crate::span;
 
+/// Bytes that are committed at a time when room is short, at least.
+const UNCOMMITTED_MIN: u64 = 8 << 20;
+
 /// A group of the file, as far as this writer knows it.
+#[derive(Default)]
 struct Group {
-    layout: Layout,
-    stripe: Stripe,
+    /// Where its chunks are to lie, and how they are spread; `None`: nowhere yet.
+    placed: Option<(Layout, Stripe)>,
     chunks: BTreeMap<u32, Chunk>,
+    /// Chunks that the file's base alone has.
+    absent: BTreeSet<u32>,
     /// The version of the store that names it, and who committed that; its table may not have been read yet.
     committed: Option<(Version, SessionId)>,
+    /// The store does not name it, and the base has it.
+    of_base: bool,
     /// The table has been read, or there is none.
     known: bool,
     /// It differs from what the store has.
     changed: bool,
+    /// Chunks of it were cut off that the store still has.
+    is_cut: bool,
 }
 
 /// A chunk as it is to be.
@@ -48,6 +63,8 @@ struct Chunk {
     bytes: Option<Bytes>,
     /// Which writing each benefactor has of it.
     at: BTreeMap<BenefactorId, Instance>,
+    /// What it is as long as it is not committed; `None`: nothing.
+    former: Option<Former>,
 }
 
 /// A file that is written. One that is dropped without [`Writer::close`] is torn when its session ends.
@@ -57,6 +74,14 @@ pub struct Writer {
     inode: Inode,
     /// What the next commit is made on top of.
     version: Version,
+    /// What the store has of the file.
+    node: Option<Node>,
+    /// The file at the target that has what the pool does not have, once something was read of it.
+    base: Option<AtTarget>,
+    /// Chunks that benefactors had room for when they answered last.
+    room: BTreeMap<BenefactorId, u64>,
+    /// Who had no room for a chunk for a while.
+    full: Option<BenefactorId>,
     /// Bytes of the file as committed.
     committed: u64,
     size: u64,
@@ -88,6 +113,10 @@ impl Writer {
             path: path.to_owned(),
             inode,
             version,
+            node: None,
+            base: None,
+            room: BTreeMap::new(),
+            full: None,
             committed: size,
             size,
             groups: BTreeMap::new(),
@@ -103,38 +132,15 @@ impl Writer {
 
     /// What the store has of the file.
     pub(super) fn has(&mut self, content: Content) {
-        // What the file was cut off before has no columns.
-        for (index, version, group) in content.groups.into_iter().filter(|(_, _, group)| group.bytes > 0) {
-            let stripe = Stripe::new(&group.layout);
-            let committed = Some((version, group.by));
-            let known = Group {
-                layout: group.layout,
-                stripe,
-                chunks: BTreeMap::new(),
-                committed,
-                known: false,
-                changed: false,
-            };
-            self.groups.insert(index, known);
+        for (index, version, stored) in content.groups {
+            // What the file was cut off before has no bytes.
+            let committed = (stored.bytes > 0).then_some((version, stored.by));
+            let absent = (0..stored.chunks()).filter(|chunk| stored.is_absent(*chunk)).collect();
+            let known = stored.layout.columns.is_empty();
+            let placed = placed(stored.layout);
+            self.groups.insert(index, Group { placed, absent, committed, known, ..Group::default() });
         }
-    }
-
-    /// The pool does not have the file any more: what is written rests on what the target has, which is staged again first.
-    pub(super) async fn stage_again(&mut self, content: &Content) -> Result<(), Error> {
-        let size = std::mem::take(&mut self.size);
-        self.groups.clear();
-        let mut offset = 0;
-        if size == 0 {
-            return Ok(());
-        }
-        let (of, until) = ((self.inode, &content.node), self.inner.until());
-        let opened = AtTarget::open(&self.inner, &self.path, of, until).await?;
-        while offset < size {
-            let bytes = opened.chunk(&self.path, offset).await?;
-            self.write_at(offset, &bytes).await?;
-            offset += bytes.len() as u64;
-        }
-        Ok(())
+        self.node = Some(content.node);
     }
 
     /// Its number.
@@ -231,7 +237,7 @@ impl Writer {
         if content.node.version != self.version {
             (self.version, self.committed, self.size) = (content.node.version, content.node.size, content.node.size);
             self.groups.clear();
-            self.read = None;
+            (self.read, self.base) = (None, None);
             self.has(content);
         }
         Ok(())
@@ -272,9 +278,12 @@ impl Writer {
                 self.write_part(at, part).await?;
             }
             (at, bytes) = (at + room as u64, rest);
-        }
-        if self.uncommitted >= self.inner.config.uncommitted_max {
-            self.commit(false).await?;
+            // What is committed makes room when it is drained; what is not keeps its room.
+            let is_short = self.room().is_some_and(|room| room.saturating_mul(2 * CHUNK) < self.uncommitted);
+            if is_short && self.uncommitted >= UNCOMMITTED_MIN || self.uncommitted >= self.inner.config.uncommitted_max
+            {
+                self.commit(false).await?;
+            }
         }
         Ok(())
     }
@@ -326,7 +335,8 @@ impl Writer {
         let (index, chunk) = span::of_byte(begins);
         self.group(index).await?;
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let fresh = Chunk { length, crc: crc32c::crc32c(&bytes), bytes: Some(bytes), at: BTreeMap::new() };
+        let mut fresh =
+            Chunk { length, crc: crc32c::crc32c(&bytes), bytes: Some(bytes), at: BTreeMap::new(), former: None };
         // Puts of the former writing that are under way would count as this one's.
         if self
             .groups
@@ -337,16 +347,26 @@ impl Writer {
         }
         if let Some(group) = self.groups.get_mut(&index) {
             group.changed = true;
-            let former = group.chunks.insert(chunk, fresh);
+            fresh.former = match group.chunks.remove(&chunk) {
+                Some(former) if former.bytes.is_some() => {
+                    self.uncommitted -= u64::from(former.length);
+                    self.withdrawn.extend(former.at);
+                    former.former
+                }
+                Some(former) => Some(Former::Stored(Box::new(former))),
+                None if group.absent.remove(&chunk) => Some(Former::Absent),
+                None => None,
+            };
+            group.chunks.insert(chunk, fresh);
             self.uncommitted += u64::from(length);
-            if let Some(former) = former.filter(|former| former.bytes.is_some()) {
-                self.uncommitted -= u64::from(former.length);
-                self.withdrawn.extend(former.at);
-            }
         }
+        self.placed(index).await?;
         self.put_missing(index, chunk);
-        let under_way = self.inner.config.puts * self.inner.copies as usize;
-        self.settle(under_way).await
+        self.settle(self.under_way()).await?;
+        match self.full {
+            Some(_) => self.place_all(self.inner.until()).await,
+            None => Ok(()),
+        }
     }
 
     /// Commits what was written, if anything was or `even_empty` and nothing was committed ever.
@@ -363,27 +383,40 @@ impl Writer {
                 if Instant::now() >= until {
                     return Err(self.no_room("benefactors do not seal what they were given".to_owned()));
                 }
+                // Chunks may have left the pool.
+                self.look_again().await?;
                 continue;
             }
-            let groups = self.changed_groups();
-            let (inode, session, on, size) = (self.inode, self.inner.session, self.version, self.size);
-            let operation = Operation::Commit { inode, session, on, size, groups };
-            match self.inner.operate(&self.path, &operation).await {
-                Ok(None) => return self.committed(on.next()),
-                Ok(Some(Done::Version(version))) => return self.committed(version),
-                Err(Error::Refused(_, Refusal::Benefactors(places))) => {
-                    if Instant::now() >= until {
-                        return Err(self.no_room(format!("the leases of {} benefactors have ended", places.len())));
-                    }
-                    self.gone.extend(places);
-                    // A manager may not know yet what the store knows.
-                    tokio::time::sleep(LOOK).await;
+            match self.commit_sealed().await {
+                Ok(true) => return Ok(()),
+                Ok(false) if Instant::now() >= until => {
+                    return Err(self.no_room(format!("the leases of {} benefactors have ended", self.gone.len())));
                 }
-                Err(Error::Refused(path, Refusal::Version(_))) => return Err(Error::WrittenElsewhere(path)),
-                Ok(Some(_)) => return Err(super::senseless()),
+                // A manager may not know yet what the store knows.
+                Ok(false) => tokio::time::sleep(LOOK).await,
+                Err(Error::Refused(_, Refusal::Moved)) => drop(self.look_again().await?),
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Commits what is sealed; `false`: benefactors are in another life, or their leases have ended.
+    async fn commit_sealed(&mut self) -> Result<bool, Error> {
+        let (inode, session, size, groups) = (self.inode, self.inner.session, self.size, self.changed_groups());
+        let on = (self.version, self.node.as_ref().map_or(0, Node::changes));
+        let operation = Operation::Commit { inode, session, on, size, groups };
+        match self.inner.operate(&self.path, &operation).await {
+            Ok(None) => self.committed(self.version.next()),
+            Ok(Some(Done::Version(version))) => self.committed(version),
+            Ok(Some(_)) => return Err(super::senseless()),
+            Err(Error::Refused(_, Refusal::Benefactors(places))) => {
+                self.gone.extend(places);
+                return Ok(false);
+            }
+            Err(Error::Refused(path, Refusal::Version(_))) => return Err(Error::WrittenElsewhere(path)),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
     }
 
     /// Nothing has got room for as long as a request waits.
@@ -392,21 +425,28 @@ impl Writer {
     }
 
     /// The store has it.
-    fn committed(&mut self, version: Version) -> Result<(), Error> {
+    fn committed(&mut self, version: Version) {
         (self.version, self.committed) = (version, self.size);
+        if let Some(node) = &mut self.node {
+            // The commit rests on what the former one rested on.
+            (node.base, node.kind) = (node.rests_on(), Kind::File(FileState::Replicated));
+            (node.version, node.size) = (version, self.size);
+        }
         self.uncommitted = 0;
         let session = self.inner.session;
         let mut drafts = std::mem::take(&mut self.withdrawn);
         for group in self.groups.values_mut().filter(|group| group.changed) {
-            (group.changed, group.committed) = (false, Some((version, session)));
+            (group.changed, group.committed, group.of_base) = (false, Some((version, session)), false);
+            group.is_cut = false;
             for chunk in group.chunks.values_mut().filter(|chunk| chunk.bytes.is_some()) {
-                chunk.bytes = None;
+                (chunk.bytes, chunk.former) = (None, None);
                 drafts.extend(chunk.at.iter().map(|(id, instance)| (*id, *instance)));
             }
         }
-        // Where a group was that the file has been cut off before, is chosen anew.
-        self.groups.retain(|_, group| !group.chunks.is_empty() || !group.known);
+        // Where a group was that the file has been cut off before, or of which the pool has nothing, is chosen anew.
+        for group in self.groups.values_mut().filter(|group| group.known && group.chunks.is_empty()) {
+            group.placed = None;
+        }
         self.withdraw(drafts);
-        Ok(())
     }
 }

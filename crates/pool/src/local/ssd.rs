@@ -16,7 +16,7 @@ use surgetank_pool_core::placement::Stripe;
 
 use super::Error;
 use crate::benefactor::ssd::{Directory, Found, Ssd};
-use crate::chunks::{CHUNK, TableOf};
+use crate::chunks::TableOf;
 
 /// The file that says whose a directory is.
 const OWNER: &str = "owner";
@@ -133,9 +133,11 @@ fn tables(found: &Found) -> Has {
 
 /// Whether each chunk of a group is at a benefactor that the layout names for it.
 fn is_whole(has: &BTreeMap<BenefactorId, Has>, inode: Inode, (index, version, group): &(u32, Version, Group)) -> bool {
+    if group.layout.columns.is_empty() {
+        return true;
+    }
     let (of, stripe) = ((GroupOf { inode, group: *index }, *version, group.by), Stripe::new(&group.layout));
-    let count = u32::try_from(group.bytes.div_ceil(CHUNK)).unwrap_or(u32::MAX);
-    (0..count).all(|chunk| {
+    group.present().all(|chunk| {
         let places = group.layout.columns.get(stripe.column(chunk.into())).map_or(&[][..], |column| &column.places);
         places
             .iter()

@@ -213,6 +213,7 @@ impl Manager {
             Operation::WriterLost { .. }
             | Operation::Published { .. }
             | Operation::Evict { .. }
+            | Operation::DrainedEarly { .. }
             | Operation::Relocate { .. }
             | Operation::RelocateColumns { .. }
             | Operation::Lock { .. }

@@ -18,6 +18,9 @@ use crate::chunks::{self, Alive, CHUNK};
 use crate::rpc::Peer;
 use crate::security::Access;
 
+/// A benefactor is short of room if less than a part in this many is free.
+const SHORT: u64 = 4;
+
 /// What placement takes for speeds.
 struct Rates {
     memory: Bandwidth,
@@ -106,6 +109,17 @@ impl Members {
             looked: false,
             since: tokio::time::Instant::now(),
         }))
+    }
+
+    /// Whether a benefactor that takes chunks has less than a part in [`SHORT`] free.
+    pub(super) fn are_short(&self) -> bool {
+        // Memory in front of an SSD is emptied into it.
+        let is_short = |alive: Alive| match alive.ssd {
+            _ if alive.leaving => false,
+            (_, 0) => alive.credits * SHORT < alive.of,
+            (free, of) => free * SHORT < of,
+        };
+        self.all().iter().filter_map(|member| member.alive).any(is_short)
     }
 
     /// Whether the leases of the store have been read once.

@@ -5,6 +5,8 @@
 
 mod answers;
 mod commits;
+mod drain;
+mod early;
 mod locks;
 mod look;
 mod members;
@@ -39,6 +41,7 @@ pub use self::protocol::{
 use self::rights::Within;
 use self::roles::Tenure;
 pub use self::target::ASIDE;
+pub(crate) use self::target::draft_name;
 use crate::meta::{MetaStore, Unavailable};
 use crate::rpc::{Listener, Service};
 use crate::security::token::Claims;

@@ -243,6 +243,7 @@ pub struct Listed {
 pub const NUMBERS: u64 = 1 << 24;
 
 wire_struct! {
+    operation::Taken { chunks, digest }
     Lease { 0 }
     Begin { name, make }
     Begun { session, lease, millis, mount, of, token }
@@ -272,7 +273,7 @@ wire_enum! {
         7 = Unlink { at, journal },
         8 = RemoveDirectory { at, journal },
         9 = Published { publisher, mount, journal, ended, placed, about },
-        10 = Evict { inode },
+        10 = Evict { inode, changes },
         11 = Forget { inode },
         12 = Relocate { warden, inode, group, from, to },
         13 = MakeLink { at, fresh, journal, owner, to },
@@ -282,6 +283,7 @@ wire_enum! {
         16 = Lock { inode, session, number, ranges, how },
         15 = RelocateColumns { warden, inode, group, columns, from, to },
         19 = Import { at, fresh, node, placed },
+        20 = DrainedEarly { publisher, mount, inode, former, draft, groups },
     }
     Ended { 0 = Before, 1 = Reply(reply), 2 = Refused(refusal), }
     Request {

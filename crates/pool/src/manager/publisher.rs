@@ -7,30 +7,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use surgetank_pool_core::benefactor::holdings::GroupOf;
-use surgetank_pool_core::id::{Inode, MountId, Version};
+use surgetank_pool_core::id::{Inode, MountId};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::value::{Change, Mount, Placed};
-use surgetank_pool_core::meta::{Group, Key, Name, Node, Prefix, Role, Stored, Value};
-use surgetank_pool_core::placement::{Column, Stripe};
-use surgetank_pool_core::publishing::{self, Effect, Publisher};
+use surgetank_pool_core::meta::{Key, Name, Prefix, Role, Stored, Value};
+use surgetank_pool_core::publishing::{self, Effect, Publisher, Turn};
 use tokio::task::JoinSet;
 
-use super::Manager;
-use super::answers::groups;
+use super::drain::{Drain, drain};
 use super::protocol::Ended;
 use super::target::Target;
-use crate::benefactor::Benefactor;
-use crate::chunks::{self, CHUNK, DrainPart};
+use super::{Manager, early};
 use crate::meta::Unavailable;
-use crate::span;
 
 /// Files that are drained at a time.
 const DRAINS: usize = 4;
-/// Chunks that a benefactor is asked for at a time.
-const PART: usize = 64;
-/// How long it may take to write them.
-const PART_TIME: Duration = Duration::from_secs(120);
 /// The pause before a target or benefactor is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause between two looks at the journal.
@@ -71,6 +62,8 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
                         id,
                         target: target.clone(),
                         publisher: Publisher::new(),
+                        drafts: true,
+                        own: BTreeMap::new(),
                         made: BTreeMap::new(),
                     })
                 }
@@ -99,7 +92,7 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
 }
 
 /// Works on a target, which may be slow or stuck, apart from everything else.
-async fn on_target<T: Send + 'static>(
+pub(super) async fn on_target<T: Send + 'static>(
     target: &Target,
     work: impl FnOnce(&Target) -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {
@@ -118,19 +111,16 @@ enum Step {
     NotThePublisher,
 }
 
-/// How a drain ended.
-enum Drain {
-    Done,
-    /// Chunks are lost for ever.
-    Lost,
-    Later,
-}
-
 struct Work {
     manager: Arc<Manager>,
     id: MountId,
     target: Target,
     publisher: Publisher,
+    /// There may be drafts that nothing rests on.
+    drafts: bool,
+    /// Drafts that nobody else writes: this process made them, and everything that it had written there was answered. Into any other, old
+    /// bytes may come late.
+    own: BTreeMap<Inode, u64>,
     /// What is to be recorded of entries.
     made: BTreeMap<u64, Made>,
 }
@@ -176,11 +166,21 @@ impl Work {
                 self.publisher.journalled(stored.modified, number, change);
             }
         }
-        if self.publisher.waiting() == 0 {
+        let waiting = self.publisher.waiting() > 0;
+        let drained = !waiting || self.drain().await;
+        let published = if waiting { self.make_changes().await? } else { Step::Done };
+        self.drafts |= waiting;
+        let early = self.manager.members.are_short() && matches!(published, Step::Done);
+        if early && early::drain(&self.manager, self.id, &self.target, &mut self.own).await? {
+            self.drafts = true;
+            return Ok(Step::Done);
+        }
+        if !waiting {
+            if self.drafts {
+                self.drafts = !early::remove_unused(&self.manager, &self.target).await?;
+            }
             return Ok(Step::Nothing(read.revision));
         }
-        let drained = self.drain().await;
-        let published = self.make_changes().await?;
         Ok(match (drained, published) {
             (_, Step::NotThePublisher) => Step::NotThePublisher,
             (true, Step::Done) => Step::Done,
@@ -192,8 +192,16 @@ impl Work {
     async fn drain(&mut self) -> bool {
         let mut drains = JoinSet::new();
         for (inode, version) in self.publisher.wanted().take(DRAINS) {
-            let (manager, target) = (Arc::clone(&self.manager), self.target.clone());
-            drains.spawn(async move { ((inode, version), drain(&manager, &target, inode, version).await) });
+            let Some(turn) = self.publisher.entry((inode, version)) else { continue };
+            let (manager, target, change) = (Arc::clone(&self.manager), self.target.clone(), turn.change.clone());
+            let (is_first, maybe_done) = (turn.is_first, turn.maybe_done);
+            // What is asked for and not answered may be written late.
+            let own = self.own.remove(&inode);
+            drains.spawn(async move {
+                let of = (inode, version);
+                let turn = Turn { change: &change, is_first, maybe_done };
+                (of, drain(&manager, &target, of, turn, own).await)
+            });
         }
         let mut well = true;
         while let Some(Ok(((inode, version), ended))) = drains.join_next().await {
@@ -202,6 +210,12 @@ impl Work {
                 Ok(Drain::Lost) => {
                     tracing::error!("file {inode}: chunks of version {version} are lost: it will not reach its target");
                     self.publisher.lost(inode, version);
+                }
+                Ok(Drain::Conflict) => {
+                    tracing::error!(
+                        "file {inode}: somebody else has changed at the target what version {version} rests on"
+                    );
+                    self.publisher.in_conflict(inode, version);
                 }
                 Ok(Drain::Later) => well = false,
                 Err(error) => {
@@ -258,116 +272,4 @@ fn outcome(made: &std::io::Result<()>) -> publishing::Outcome {
             _ => publishing::Outcome::Later,
         },
     }
-}
-
-/// Has a version's bytes written at the target, and verifies them.
-async fn drain(manager: &Arc<Manager>, target: &Target, inode: Inode, version: Version) -> Result<Drain, Unavailable> {
-    let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
-    let node = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
-        Some(Value::Node(node)) => node,
-        // The journal has an entry of it, so that it cannot be forgotten.
-        _ => return Ok(Drain::Later),
-    };
-    let known = groups(read.prefixes.into_iter().flatten(), version);
-    let with_bytes = known.iter().filter(|(_, _, group)| group.bytes > 0);
-    let size = with_bytes.map(|(index, _, group)| span::of_group(*index).0 + group.bytes).max().unwrap_or(0);
-    let given = (node.owner, node.times);
-    match write(manager, target, &node, (inode, version), &known).await {
-        Ok(Drain::Done) => {}
-        Ok(Drain::Lost) => {
-            // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
-            let read = manager.store.read(&[], &[Prefix::Groups(inode)]).await?;
-            let is_moved = groups(read.prefixes.into_iter().flatten(), version) != known;
-            return Ok(if is_moved { Drain::Later } else { Drain::Lost });
-        }
-        Ok(other) => return Ok(other),
-        Err(error) => {
-            tracing::warn!("file {inode}: {error}");
-            return Ok(Drain::Later);
-        }
-    }
-    match on_target(target, move |target| target.finish(inode, version, size, given)).await {
-        Ok(()) => Ok(Drain::Done),
-        Err(error) => {
-            tracing::warn!("file {inode}: {error}");
-            Ok(Drain::Later)
-        }
-    }
-}
-
-async fn write(
-    manager: &Arc<Manager>,
-    target: &Target,
-    node: &Node,
-    (inode, version): (Inode, Version),
-    groups: &[(u32, Version, Group)],
-) -> std::io::Result<Drain> {
-    let mode = node.owner.0;
-    let aside = on_target(target, move |target| target.begin(inode, version, mode)).await?;
-    let file = aside.into_os_string().into_string().map_err(|_| Error::other("the target's path is not UTF-8"))?;
-    for (index, at, group) in groups {
-        let of = (GroupOf { inode, group: *index }, *at, group.by);
-        // The file was cut off before it.
-        if group.bytes == 0 {
-            continue;
-        }
-        let mut columns: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-        let stripe = Stripe::new(&group.layout);
-        let count = u32::try_from(group.bytes.div_ceil(CHUNK)).map_err(Error::other)?;
-        for chunk in 0..count {
-            columns.entry(stripe.column(chunk.into())).or_default().push(chunk);
-        }
-        let mut parts = JoinSet::new();
-        for (column, chunks) in columns {
-            let column = group.layout.columns[column].clone();
-            for chunks in chunks.chunks(PART) {
-                let incarnation = surgetank_pool_core::id::Incarnation(0);
-                let offset = span::of_group(*index).0;
-                let part = DrainPart { incarnation, of, chunks: chunks.to_vec(), offset, file: file.clone() };
-                parts.spawn(write_part(Arc::clone(manager), column.clone(), part));
-            }
-        }
-        let mut drained = BTreeMap::new();
-        while let Some(ended) = parts.join_next().await {
-            match ended.map_err(Error::other)? {
-                Ok(chunks) => drained.extend(chunks.into_iter().map(|(chunk, length, crc)| (chunk, (length, crc)))),
-                Err(other) => return Ok(other),
-            }
-        }
-        let (bytes, digest) = span::digest(drained.values().copied());
-        if drained.len() != count as usize || (bytes, digest) != (group.bytes, group.digest) {
-            let sentence = format!("group {index} reached the target with other bytes than were committed");
-            return Err(Error::other(sentence));
-        }
-    }
-    Ok(Drain::Done)
-}
-
-/// Has one of a column's benefactors write chunks: whichever can.
-async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> Result<Vec<(u32, u32, u32)>, Drain> {
-    let mut lost = true;
-    for place in column.places {
-        // A later life has what is on its SSD.
-        let newest = manager.members.newest(place.id);
-        let Some(member) = newest.filter(|member| member.lends.place.incarnation >= place.incarnation) else {
-            manager.members.suspect(place);
-            lost &= manager.members.is_over(place) && !manager.members.may_return(place.id);
-            continue;
-        };
-        let part = DrainPart { incarnation: member.lends.place.incarnation, ..part.clone() };
-        match member.peer.ask::<Benefactor>(chunks::Request::DrainPart(part), PART_TIME).await {
-            Ok(chunks::Reply::Drained(chunks)) => {
-                manager.rate.drained(chunks.iter().map(|(_, length, _)| u64::from(*length)).sum());
-                return Ok(chunks);
-            }
-            // Its life is over, or it never had them: it has them at no later time either.
-            Ok(chunks::Reply::Stale | chunks::Reply::NotHere | chunks::Reply::Corrupt) => {}
-            Ok(chunks::Reply::NotDrained(why)) => {
-                tracing::warn!("{why}");
-                return Err(Drain::Later);
-            }
-            Ok(_) | Err(_) => lost = false,
-        }
-    }
-    Err(if lost { Drain::Lost } else { Drain::Later })
 }

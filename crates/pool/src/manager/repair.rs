@@ -347,8 +347,7 @@ fn columns(job: &Job) -> impl Iterator<Item = (usize, &[Place])> {
 /// The chunks of columns, each with its column.
 fn wanted(job: &Job, group: &Group, of: &BTreeSet<usize>) -> BTreeMap<u32, usize> {
     let stripe = Stripe::new(&job.layout);
-    let count = u32::try_from(group.bytes.div_ceil(CHUNK)).unwrap_or(u32::MAX);
-    let chunks = (0..count).map(|chunk| (chunk, stripe.column(chunk.into())));
+    let chunks = group.present().map(|chunk| (chunk, stripe.column(chunk.into())));
     chunks.filter(|(_, column)| of.contains(column)).collect()
 }
 

@@ -1,5 +1,6 @@
 //! A directory as a target. What has no name yet lies in `.surgetank` below it.
 
+mod drafts;
 mod links;
 mod special;
 
@@ -13,6 +14,8 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::value::{self, Change, Placed, Times};
+
+pub(crate) use self::drafts::draft_name;
 
 /// Where files lie that have no name yet.
 pub const ASIDE: &str = ".surgetank";
@@ -163,8 +166,12 @@ impl Target {
                 let placed = placed(*inode, &std::fs::symlink_metadata(&aside)?);
                 match found(&at)? {
                     None => rename_new(&aside, &at)?,
+                    // A draft that such a publisher has given its name: the kernel would leave both.
+                    Some(found) if maybe_done && is_one(&found, &std::fs::symlink_metadata(&aside)?) => {
+                        std::fs::remove_file(&aside)?;
+                    }
                     Some(found) if is(&found, was(0)) => std::fs::rename(&aside, &at)?,
-                    // A publisher that ended before it could record it has put the same bytes there.
+                    // One that ended before it could record it has put the same bytes there.
                     Some(found) if maybe_done && found.is_file() && have_same_bytes(&aside, &at)? => {
                         std::fs::rename(&aside, &at)?;
                     }
@@ -298,6 +305,11 @@ pub(super) fn nanoseconds(seconds: i64, more: i64) -> u64 {
 /// Whether what is there is what the pool has put there last.
 fn is(found: &Metadata, was: Option<Placed>) -> bool {
     !found.is_dir() && was.is_some_and(|was| placed(was.node, found) == was)
+}
+
+/// Whether two names are of one file.
+fn is_one(one: &Metadata, other: &Metadata) -> bool {
+    (one.ino(), one.dev()) == (other.ino(), other.dev())
 }
 
 /// Gives a file a name that nothing has. Where the file system cannot do that in one step, it is looked at before.

@@ -21,11 +21,9 @@ use tokio::time::Instant;
 use super::repair::Repairs;
 use super::{Manager, locks};
 use crate::benefactor::Benefactor;
-use crate::chunks::{self, Alive, News};
+use crate::chunks::{self, News};
 use crate::meta::Unavailable;
 
-/// A benefactor is short of room if less than a part in this many is free.
-const SHORT: u64 = 4;
 /// How long a benefactor may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
@@ -65,13 +63,7 @@ pub(super) async fn run(manager: &Arc<Manager>) {
 /// Looks at all files if anything changed: files whose writers are gone, unlinked ones that nobody has open, and, if benefactors are short
 /// of room, those that the target has.
 async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailable> {
-    // Memory in front of an SSD is emptied into it.
-    let is_short = |alive: Alive| match alive.ssd {
-        _ if alive.leaving => false,
-        (_, 0) => alive.credits * SHORT < alive.of,
-        (free, of) => free * SHORT < of,
-    };
-    let short = manager.members.all().iter().filter_map(|member| member.alive).any(is_short);
+    let short = manager.members.are_short();
     let read = manager.store.read(&[], &[Prefix::Nodes, Prefix::AllWriters]).await?;
     if read.revision <= seen && !short {
         return Ok(seen);
@@ -88,7 +80,11 @@ async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailabl
     for (key, stored) in nodes {
         let (Key::Node(inode), Value::Node(node)) = (key, &stored.value) else { continue };
         let inode = *inode;
-        if !matches!(node.kind, Kind::File(_)) || written.contains(&inode) {
+        let written = written.contains(&inode);
+        if node.kind == Kind::File(FileState::Drained) && node.at.is_some() {
+            drained.push((written, stored.modified, inode));
+        }
+        if !matches!(node.kind, Kind::File(_)) || written {
             continue;
         }
         let lost = node.version > node.journalled;
@@ -97,7 +93,6 @@ async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailabl
                 let operation = Operation::WriterLost { inode, journal: manager.number()? };
                 manager.commits.perform(&operation).await?;
             }
-            Some(_) if node.kind == Kind::File(FileState::Drained) => drained.push((stored.modified, inode)),
             None if node.published >= node.journalled => {
                 manager.commits.perform(&Operation::Forget { inode }).await?;
             }
@@ -106,8 +101,8 @@ async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailabl
     }
     if short {
         drained.sort_unstable();
-        for (_, inode) in drained {
-            manager.commits.perform(&Operation::Evict { inode }).await?;
+        for (.., inode) in drained {
+            manager.commits.perform(&Operation::Evict { inode, changes: manager.number()? }).await?;
         }
     }
     Ok(read.revision)

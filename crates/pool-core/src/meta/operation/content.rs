@@ -1,12 +1,14 @@
 //! Operations on what files contain.
 
+use std::collections::BTreeSet;
+
 use super::recorder::{Recorder, Stop};
-use super::{PublicationEnd, Refusal, Reply};
+use super::{PublicationEnd, Refusal, Reply, Taken};
 use crate::id::{Inode, MountId, SessionId, Version};
 use crate::meta::key::{Key, Name, Prefix, Role};
 use crate::meta::store::{Compare, Lease};
-use crate::meta::value::{Change, FileState, Group, Kind, Node, Placed, Times, Value};
-use crate::placement::Place;
+use crate::meta::value::{Base, Change, FileState, Group, Kind, Node, Placed, Times, Value};
+use crate::placement::{Layout, Place};
 use crate::planted::{Bug, planted};
 
 type Answer = Result<Reply, Stop>;
@@ -27,7 +29,7 @@ impl Recorder<'_> {
         &mut self,
         inode: Inode,
         session: SessionId,
-        on: Version,
+        (on, changes): (Version, u64),
         size: u64,
         groups: &[(u32, Group)],
     ) -> Answer {
@@ -41,6 +43,9 @@ impl Recorder<'_> {
         if node.version != on && !planted(Bug::CommitWithoutVersion) {
             return Err(Refusal::Version(node.version).into());
         }
+        if node.changes() != changes && !planted(Bug::CommitOverMoved) {
+            return Err(Refusal::Moved.into());
+        }
         self.are_alive(groups)?;
         let version = node.version.next();
         if node.version != Version::NONE && !groups.is_empty() {
@@ -49,9 +54,9 @@ impl Recorder<'_> {
         for (index, group) in groups {
             self.put(Key::Group(inode, *index, version), Value::Group(Group { by: session, ..group.clone() }));
         }
-        let kind = Kind::File(FileState::Replicated);
+        let (kind, base) = (Kind::File(FileState::Replicated), node.rests_on());
         let times = Times { modified: self.now(), changed: self.now(), ..node.times };
-        self.put(Key::Node(inode), Value::Node(Node { kind, times, size, version, torn: false, ..node }));
+        self.put(Key::Node(inode), Value::Node(Node { kind, base, times, size, version, torn: false, ..node }));
         Ok(Reply::Version(version))
     }
 
@@ -176,7 +181,14 @@ impl Recorder<'_> {
         if version == node.journalled {
             self.keep_newest(inode)?;
         }
-        self.put(Key::Node(inode), Value::Node(Node { kind, published: version, ..node.clone() }));
+        let base = match ended {
+            // What later commits rest on is what has a name now: it has all that the draft had.
+            PublicationEnd::Done => node.base.map(|base| Base { draft: None, version, ..base }),
+            PublicationEnd::Lost => node.base,
+            // What is at its place is somebody else's.
+            PublicationEnd::Conflict => node.base.filter(|base| base.draft.is_some()),
+        };
+        self.put(Key::Node(inode), Value::Node(Node { kind, base, published: version, ..node.clone() }));
         Ok(Reply::Done)
     }
 
@@ -233,19 +245,63 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    pub(super) fn evict(&mut self, inode: Inode) -> Answer {
+    pub(super) fn evict(&mut self, inode: Inode, changes: u64) -> Answer {
         let node = self.file(inode)?;
         let drained = node.kind == Kind::File(FileState::Drained) && node.published == node.version;
         if !drained && !planted(Bug::UndrainedEvicted) {
             return Err(Refusal::NotDrained.into());
         }
-        // What is written into it may rest on what the pool has of it.
-        if self.somebody_writes(inode, None)? {
-            return Err(Refusal::InUse.into());
-        }
+        // What somebody writes meanwhile rests on what the pool has of it, until its writer is told.
+        let base = Some(Base { draft: None, size: node.size, version: node.version, changes });
         let groups = self.under(Prefix::Groups(inode))?;
         groups.iter().for_each(|(key, _)| self.delete(key.clone()));
-        self.put(Key::Node(inode), Value::Node(Node { kind: Kind::File(FileState::Evicted), ..node }));
+        self.put(Key::Node(inode), Value::Node(Node { kind: Kind::File(FileState::Evicted), base, ..node }));
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn drained_early(
+        &mut self,
+        (publisher, mount): (u64, MountId),
+        inode: Inode,
+        former: Option<Base>,
+        (draft, changes): (u64, u64),
+        groups: &[(u32, Version, Taken)],
+    ) -> Answer {
+        let owner = self.get(Key::Owner(Role::Publisher(mount)))?.map(|stored| &stored.value);
+        if owner != Some(&Value::Owner(publisher)) {
+            return Err(Refusal::NotThePublisher.into());
+        }
+        let node = self.file(inode)?;
+        // The draft is what will be published: it has nothing that came later.
+        let waits = node.published < node.journalled && !planted(Bug::DraftChangedWhileItWaits);
+        if waits || node.rests_on() != former || node.kind == Kind::File(FileState::Drained) {
+            return Err(Refusal::Version(node.version).into());
+        }
+        let stored = self.under(Prefix::Groups(inode))?;
+        for (index, version, taken) in groups {
+            let newest = stored.iter().rev().find_map(|(key, _)| match key {
+                Key::Group(_, of, at) if of == index => Some(*at),
+                _ => None,
+            });
+            let at = newest.filter(|at| at == version || planted(Bug::OldVersionTaken)).unwrap_or(*version);
+            let key = Key::Group(inode, *index, at);
+            // Repair may name other places meanwhile.
+            let Some(Value::Group(group)) = self.get(key.clone())?.map(|stored| &stored.value) else {
+                return Err(Refusal::Version(node.version).into());
+            };
+            if newest != Some(at) {
+                return Err(Refusal::Version(node.version).into());
+            }
+            let mut group = Group { digest: taken.digest, ..group.clone() };
+            group.absent.extend(&taken.chunks);
+            if group.present().next().is_none() {
+                (group.layout, group.absent) = (Layout { columns: Vec::new() }, BTreeSet::new());
+            }
+            self.put(key, Value::Group(group));
+        }
+        let (size, version) = former.map_or((0, Version::NONE), |base| (base.size, base.version));
+        let base = Some(Base { draft: Some(draft), size, version, changes });
+        self.put(Key::Node(inode), Value::Node(Node { base, ..node }));
         Ok(Reply::Done)
     }
 

@@ -1,11 +1,11 @@
 //! What clients ask for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, SessionId, Version};
 use surgetank_pool_core::meta::operation::Operation;
 use surgetank_pool_core::meta::store::Lease;
-use surgetank_pool_core::meta::value::Attributes;
+use surgetank_pool_core::meta::value::{Attributes, Value};
 use surgetank_pool_core::meta::{Group, Key, Name};
 use surgetank_pool_core::placement::{Column, Layout, Place, Tier};
 
@@ -64,16 +64,21 @@ impl World {
                 match kind {
                     8 | 9 => Operation::OpenForWriting { inode, writer },
                     10..=14 => {
-                        let groups = (0..1 + self.random.below(2))
+                        let mut groups = (0..1 + self.random.below(2))
                             .map(|_| (u32::try_from(self.random.below(3)).unwrap_or_default(), self.group()))
                             .collect::<BTreeMap<_, _>>();
+                        groups.iter_mut().for_each(|(index, group)| self.fill(inode, *index, group));
                         let stale = u64::from(self.random.chance(0.1));
-                        let on = Version(self.truth.version(inode).0.saturating_sub(stale));
+                        let changes = match self.store.get(&Key::Node(inode)).map(|stored| &stored.value) {
+                            Some(Value::Node(node)) => node.changes(),
+                            _ => 0,
+                        };
+                        let on = (Version(self.truth.version(inode).0.saturating_sub(stale)), changes);
                         let size = self.random.below(1000);
                         Operation::Commit { inode, session, on, size, groups: groups.into_iter().collect() }
                     }
                     15..=17 => Operation::Close { inode, session, journal: self.number() },
-                    19 | 20 => Operation::Evict { inode },
+                    19 | 20 => Operation::Evict { inode, changes: self.number() },
                     _ => {
                         let named = self.truth.names().values().any(|named| *named == inode);
                         if named {
@@ -98,9 +103,10 @@ impl World {
         let layout = Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }] };
         Group {
             layout,
-            bytes: 10,
+            bytes: 0,
             digest: u32::try_from(self.random.below(1 << 30)).unwrap_or_default(),
             by: SessionId(0),
+            absent: BTreeSet::new(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Sessions that create, write, sync, read, rename and unlink.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use surgetank_model::{Bytes, Instant};
@@ -379,9 +379,9 @@ impl World {
                         let digest = u32::try_from(self.oracle.tables.len()).unwrap_or_default();
                         let bytes = table.len() as u64 * u64::from(CHUNK);
                         self.oracle.tables.push(table);
-                        (index, Group { layout, bytes, digest, by: session })
+                        (index, Group { layout, bytes, digest, by: session, absent: BTreeSet::new() })
                     });
-                    let groups = groups.collect();
+                    let (groups, on) = (groups.collect(), (on, 0));
                     self.request(at, For::Commit(inode, id), Operation::Commit { inode, session, on, size, groups });
                 }
                 Effect::Settle(groups) => self.settle_commit(at, inode, &groups),

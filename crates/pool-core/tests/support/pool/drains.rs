@@ -237,8 +237,7 @@ impl World {
         let drained: Vec<_> = drained.collect();
         let used = Bytes::new(drained.iter().map(|(_, bytes, _)| bytes.get()).sum());
         for inode in self.drain.draining.evictions(used, Bytes::from_mib(40), &drained) {
-            let request = self.number();
-            self.ask_once(Asker::Janitor, request, &Operation::Evict { inode });
+            self.ask_to_evict(inode);
         }
     }
 }

@@ -173,7 +173,7 @@ impl History {
             Operation::Unlink { at, .. } => self.of_names(OfNames::Unlink(at.1.clone())),
             Operation::Rename { from, to, .. } => self.of_names(OfNames::Rename(from.1.clone(), to.1.clone())),
             Operation::OpenForWriting { inode, .. } => self.of_file(*inode, OfFile::Open),
-            Operation::Commit { inode, on, size, .. } => self.of_file(*inode, OfFile::Commit { on: *on, size: *size }),
+            Operation::Commit { inode, on, size, .. } => self.of_file(*inode, OfFile::Commit { on: on.0, size: *size }),
             _ => return,
         };
         self.calls.insert(request, call);

@@ -286,8 +286,15 @@ impl World {
             let request = self.number();
             self.ask_once(Asker::Janitor, request, &Operation::Forget { inode });
         } else if self.random.chance(0.02) && !matches!(node.kind, Kind::File(FileState::Created)) {
-            let request = self.number();
-            self.ask_once(Asker::Janitor, request, &Operation::Evict { inode });
+            self.ask_to_evict(inode);
+        }
+    }
+
+    /// Here what is written rests on the pool alone: a file that somebody writes stays.
+    pub(super) fn ask_to_evict(&mut self, inode: Inode) {
+        if self.store.under(Prefix::Writers(inode)).next().is_none() {
+            let (request, changes) = (self.number(), self.number());
+            self.ask_once(Asker::Janitor, request, &Operation::Evict { inode, changes });
         }
     }
 

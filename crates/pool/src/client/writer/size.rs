@@ -1,5 +1,7 @@
 //! Reads what is written, committed or not, and cuts files off.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use super::{Error, Writer};
@@ -54,27 +56,27 @@ impl Writer {
         // What is under way would count as written afterwards.
         self.settle(0).await?;
         let last = if begins < size { Some(self.base(begins).await?) } else { None };
-        let behind: Vec<u32> = self
-            .groups
-            .keys()
-            .copied()
-            .filter(|index| span::of_group(*index).0 + span::of_group(*index).1 > begins)
-            .collect();
+        let first_behind = span::of_byte(begins).0;
+        let of_base = (first_behind..).take_while(|index| self.in_base(*index).is_some());
+        let behind: BTreeSet<u32> = self.groups.range(first_behind..).map(|(index, _)| *index).chain(of_base).collect();
         for index in behind {
             let first = span::of_group(index).0;
             let stay = u32::try_from(begins.saturating_sub(first) / CHUNK).unwrap_or(u32::MAX);
-            if stay > 0 {
+            if stay > 0 || !self.groups.contains_key(&index) {
                 self.group(index).await?;
             }
             let Some(group) = self.groups.get_mut(&index) else { continue };
             group.known = true;
             let dropped = group.chunks.split_off(&stay);
-            group.changed |= !dropped.is_empty() || group.committed.is_some();
+            let left = group.absent.split_off(&stay);
+            group.changed |= !dropped.is_empty() || !left.is_empty() || group.committed.is_some();
+            group.is_cut |= group.committed.is_some() || group.of_base;
             for chunk in dropped.into_values().filter(|chunk| chunk.bytes.is_some()) {
                 self.uncommitted -= u64::from(chunk.length);
                 self.withdrawn.extend(chunk.at);
             }
-            if group.chunks.is_empty() && group.committed.is_none() {
+            let is_in_store = group.committed.is_some() || group.of_base;
+            if group.chunks.is_empty() && group.absent.is_empty() && !is_in_store {
                 self.groups.remove(&index);
             }
         }

@@ -9,14 +9,16 @@ use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
 use surgetank_pool_core::id::BenefactorId;
 use surgetank_pool_core::meta::Group as Stored;
-use surgetank_pool_core::placement::{Layout, Media, Place, Stripe};
+use surgetank_pool_core::placement::{Layout, Media, Place};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::super::reader::read_chunk;
 use super::super::{Error, Inner, LOOK, senseless};
+use super::base::placed;
+use super::part::Former;
 use super::{Chunk, Group, Writer};
-use crate::chunks::{self, Get, News, Reply, Seal};
+use crate::chunks::{self, CHUNK, Get, News, Reply, Seal};
 use crate::manager;
 use crate::span;
 
@@ -24,8 +26,14 @@ use crate::span;
 const ANSWER: Duration = Duration::from_secs(5);
 /// How often a chunk that arrived damaged is sent again.
 const DAMAGED: usize = 3;
+/// The pause before a benefactor that did not answer is told again.
+const UNHEARD: Duration = Duration::from_millis(200);
+/// Chunks under way before a benefactor has said how much room it has.
+const PUTS_MIN: usize = 4;
 /// The pause while a benefactor has no room.
 const FULL: Duration = Duration::from_millis(20);
+/// How long a chunk waits for room before it returns what it has elsewhere.
+const FULL_TIME: Duration = Duration::from_millis(200);
 
 /// A chunk was put, or not.
 pub(super) struct Put {
@@ -36,27 +44,40 @@ pub(super) struct Put {
 }
 
 enum PutEnded {
-    Stored(Instance),
+    /// It has it, and room for so many more.
+    Stored(Instance, u64),
     /// The benefactor does not answer, or is in another life.
     Gone,
-    /// It had no room until the time was over.
+    /// It had no room for a while.
     Full,
     UnknownSession,
 }
 
 impl Writer {
-    /// A group's layout and table; a new one is placed.
+    /// A group's table.
     pub(super) async fn group(&mut self, index: u32) -> Result<(), Error> {
         match self.groups.get(&index) {
             Some(group) if group.known => return Ok(()),
             Some(_) => return self.learn(index).await,
             None => {}
         }
-        let bytes = span::of_group(index).1;
-        let layout = self.place(bytes, self.inner.copies, index, &[]).await?;
-        let stripe = Stripe::new(&layout);
-        let group = Group { layout, stripe, chunks: BTreeMap::new(), committed: None, known: true, changed: false };
+        let group = match self.in_base(index) {
+            Some(bytes) => Group::of_base(bytes),
+            None => Group { known: true, ..Group::default() },
+        };
         self.groups.insert(index, group);
+        Ok(())
+    }
+
+    /// Chooses where chunks of a group are to go, unless that was chosen before.
+    pub(super) async fn placed(&mut self, index: u32) -> Result<(), Error> {
+        if self.groups.get(&index).is_some_and(|group| group.placed.is_some()) {
+            return Ok(());
+        }
+        let layout = self.place(span::of_group(index).1, self.inner.copies, index, &[]).await?;
+        if let Some(group) = self.groups.get_mut(&index) {
+            group.placed = placed(layout);
+        }
         Ok(())
     }
 
@@ -81,22 +102,12 @@ impl Writer {
                 // Without those that did not answer there are too few: managers reach some of them, perhaps.
                 manager::Reply::NoRoom(_) => {
                     without.clear();
+                    self.commit_part().await?;
                     tokio::time::sleep(LOOK).await;
                 }
                 _ => return Err(senseless()),
             }
         }
-    }
-
-    /// Whether benefactors have every chunk of what is committed.
-    pub(in crate::client) async fn knows_all(&mut self) -> bool {
-        let indices: Vec<u32> = self.groups.keys().copied().collect();
-        for index in indices {
-            if self.learn_now(index).await.is_err() {
-                return false;
-            }
-        }
-        true
     }
 
     /// Reads the tables of a committed group: which writing of each chunk every benefactor has.
@@ -106,10 +117,19 @@ impl Writer {
             match self.learn_now(index).await {
                 // They may begin anew, and are reached elsewhere then.
                 Err((_, false)) if Instant::now() < until => {
-                    self.inner.content(&self.path, self.inode).await?;
+                    self.look_again().await?;
                     tokio::time::sleep(LOOK).await;
                 }
-                learnt => return learnt.map_err(|(error, _)| error),
+                Err(_) if self.is_in_base(index) => {
+                    let bytes = self.committed.saturating_sub(span::of_group(index).0).min(span::of_group(index).1);
+                    let committed = self.groups.get(&index).and_then(|group| group.committed);
+                    self.groups.insert(index, Group { committed, of_base: false, ..Group::of_base(bytes) });
+                    return Ok(());
+                }
+                Err((error, true)) if !self.look_again().await? => return Err(error),
+                Err((error, _)) if Instant::now() >= until => return Err(error),
+                Err(_) => {}
+                Ok(()) => return Ok(()),
             }
         }
     }
@@ -121,8 +141,9 @@ impl Writer {
         let Some((version, by)) = group.committed else { return Ok(()) };
         let of = (GroupOf { inode: self.inode, group: index }, version, by);
         let ticket = self.inner.ticket(self.inode).await;
-        let mut chunks: BTreeMap<u32, Chunk> = BTreeMap::new();
-        for place in group.layout.places() {
+        let (mut chunks, mut absent) = (BTreeMap::<u32, Chunk>::new(), group.absent.clone());
+        let places = group.placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places());
+        for place in places {
             let get = Get { incarnation: place.incarnation, of, chunk: 0, ticket: ticket.clone() };
             match self.inner.ask_benefactor(place.id, chunks::Request::Table(get), ANSWER).await {
                 Some(Reply::Table(table)) => {
@@ -139,16 +160,19 @@ impl Writer {
             }
         }
         let (first, room) = span::of_group(index);
-        let bytes = self.size.saturating_sub(first).min(room);
-        for number in 0..u32::try_from(bytes.div_ceil(chunks::CHUNK)).unwrap_or(u32::MAX) {
-            if !chunks.contains_key(&number) {
-                let (path, offset) = (self.path.clone(), first + u64::from(number) * chunks::CHUNK);
+        let bytes = self.committed.saturating_sub(first).min(room);
+        // A table names what has left the pool until it is sealed again.
+        chunks.retain(|number, _| !absent.contains(number));
+        for number in 0..u32::try_from(bytes.div_ceil(CHUNK)).unwrap_or(u32::MAX) {
+            if !chunks.contains_key(&number) && !absent.contains(&number) {
+                let (path, offset) = (self.path.clone(), first + u64::from(number) * CHUNK);
                 let why = "no benefactor that has it answers".to_owned();
                 return Err((Error::Unreadable { path, offset, why }, forever));
             }
         }
         if let Some(group) = self.groups.get_mut(&index) {
-            (group.chunks, group.known) = (chunks, true);
+            absent = std::mem::take(&mut group.absent);
+            (group.chunks, group.absent, group.known) = (chunks, absent, true);
         }
         Ok(())
     }
@@ -160,32 +184,46 @@ impl Writer {
         self.bytes_of(index, chunk).await
     }
 
-    async fn bytes_of(&self, index: u32, chunk: u32) -> Result<Bytes, Error> {
-        let unreadable = |why: String| {
-            let offset = span::of_group(index).0 + u64::from(chunk) * chunks::CHUNK;
-            Error::Unreadable { path: self.path.clone(), offset, why }
-        };
-        let group = self.groups.get(&index).ok_or_else(|| unreadable("it was never written".to_owned()))?;
-        if let Some(bytes) = group.chunks.get(&chunk).and_then(|chunk| chunk.bytes.clone()) {
-            return Ok(bytes);
-        }
-        let Some((version, by)) = group.committed else { return Err(unreadable("it was never written".to_owned())) };
-        let mut stored = Stored { layout: group.layout.clone(), bytes: 0, digest: 0, by };
+    /// Whether the base has what is committed of a group, whatever the pool has of it.
+    fn is_in_base(&self, index: u32) -> bool {
+        let committed = self.groups.get(&index).and_then(|group| group.committed);
+        committed.zip(self.rests_on()).is_some_and(|((version, _), base)| version <= base.version)
+    }
+
+    async fn bytes_of(&mut self, index: u32, chunk: u32) -> Result<Bytes, Error> {
+        let begins = span::of_group(index).0 + u64::from(chunk) * CHUNK;
+        let unreadable = |path: &str, why: String| Error::Unreadable { path: path.to_owned(), offset: begins, why };
+        let never = || "it was never written".to_owned();
         let until = self.inner.until();
+        let mut moved_to: Option<Layout> = None;
         loop {
+            let group = self.groups.get(&index).ok_or_else(|| unreadable(&self.path, never()))?;
+            if let Some(bytes) = group.chunks.get(&chunk).and_then(|chunk| chunk.bytes.clone()) {
+                return Ok(bytes);
+            }
+            if group.absent.contains(&chunk) {
+                return self.read_base(begins).await;
+            }
+            let Some((version, by)) = group.committed else { return Err(unreadable(&self.path, never())) };
+            let layout = moved_to.clone().or_else(|| group.placed.as_ref().map(|(layout, _)| layout.clone()));
+            let Some(layout) = layout else { return Err(unreadable(&self.path, never())) };
+            let stored = Stored { layout, bytes: 0, digest: 0, by, absent: BTreeSet::new() };
             let failed = match read_chunk(&self.inner, self.inode, (index, version, &stored), chunk).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(failed) => failed,
             };
-            // All that have it may begin anew, with what is on their SSDs, and are reached elsewhere then.
-            let newest = self.inner.content(&self.path, self.inode).await?.groups;
-            let layout =
-                newest.into_iter().find(|(of, at, _)| (*of, *at) == (index, version)).map(|(.., of)| of.layout);
-            let is_moved = layout.as_ref().is_some_and(|layout| *layout != stored.layout);
-            if Instant::now() >= until || failed.forever && !is_moved {
-                return Err(unreadable(failed.why));
+            if failed.forever && self.is_in_base(index) {
+                return self.read_base(begins).await;
             }
-            stored.layout = layout.unwrap_or(stored.layout);
+            // It may have left the pool. Or all that have it begin anew, with what is on their SSDs, and are reached elsewhere then.
+            let has_left = self.look_again().await?;
+            let newest = self.inner.content(&self.path, self.inode).await?.groups;
+            let found = newest.into_iter().find(|(of, at, _)| (*of, *at) == (index, version)).map(|(.., of)| of.layout);
+            let is_moved = found.as_ref().is_some_and(|found| *found != stored.layout);
+            if Instant::now() >= until || failed.forever && !is_moved && !has_left {
+                return Err(unreadable(&self.path, failed.why));
+            }
+            moved_to = found.filter(|found| !found.columns.is_empty()).or(moved_to);
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -199,8 +237,8 @@ impl Writer {
     }
 
     fn put_to_column(&mut self, index: u32, number: u32, chunk: Chunk, bytes: Bytes) {
-        let Some(group) = self.groups.get(&index) else { return };
-        let column = group.layout.columns[group.stripe.column(number.into())].places.clone();
+        let Some(placed) = self.groups.get(&index).and_then(|group| group.placed.as_ref()) else { return };
+        let column = placed.0.columns[placed.1.column(number.into())].places.clone();
         for place in column {
             if chunk.at.contains_key(&place.id) || self.gone.contains(&place) {
                 continue;
@@ -217,37 +255,68 @@ impl Writer {
         }
     }
 
+    /// Chunks for which the fullest benefactor had room; `None`: nobody has said yet.
+    pub(super) fn room(&self) -> Option<u64> {
+        self.room.values().min().copied()
+    }
+
+    /// How many puts may be under way: few where they would take what room there is, and keep what is written from being committed.
+    pub(super) fn under_way(&self) -> usize {
+        let room = self.room().map_or(PUTS_MIN, |room| usize::try_from(room / 2).unwrap_or(usize::MAX));
+        room.clamp(1, self.inner.config.puts) * self.inner.copies as usize
+    }
+
     /// Waits until so many puts are under way at most.
     pub(super) async fn settle(&mut self, under_way: usize) -> Result<(), Error> {
-        while self.puts.len() > under_way {
-            let Some(Ok(put)) = self.puts.join_next().await else { continue };
+        loop {
+            let put = match self.puts.try_join_next() {
+                Some(put) => put,
+                None if self.puts.len() > under_way => match self.puts.join_next().await {
+                    Some(put) => put,
+                    None => return Ok(()),
+                },
+                None => return Ok(()),
+            };
+            let Ok(put) = put else { continue };
             match put.ended {
-                PutEnded::Stored(instance) => {
+                PutEnded::Stored(instance, room) => {
+                    self.room.insert(put.place.id, room);
                     let group = self.groups.get_mut(&put.group);
                     if let Some(chunk) = group.and_then(|group| group.chunks.get_mut(&put.chunk)) {
                         chunk.at.insert(put.place.id, instance);
                     }
                 }
                 PutEnded::Gone => drop(self.gone.insert(put.place)),
-                PutEnded::Full => {
-                    let why = format!("benefactor {} has no room until something is drained", put.place.id);
-                    return Err(self.no_room(why));
-                }
+                PutEnded::Full => self.full = Some(put.place.id),
                 PutEnded::UnknownSession => return Err(Error::SessionEnded(self.inner.config.mount.clone())),
             }
         }
-        Ok(())
     }
 
     /// Every chunk of every changed group is where it is to be, in the place of benefactors that are gone at others.
     pub(super) async fn place_all(&mut self, until: Instant) -> Result<(), Error> {
         loop {
             self.settle(0).await?;
+            if let Some(full) = self.full.take() {
+                self.return_room();
+                if Instant::now() >= until {
+                    return Err(self.no_room(format!("benefactor {full} has no room until something is drained")));
+                }
+                self.commit_part().await?;
+                tokio::time::sleep(FULL).await;
+            }
             self.replace_gone().await?;
+            let unplaced = self.groups.iter().filter(|(_, group)| group.changed && group.placed.is_none());
+            let unplaced: Vec<u32> =
+                unplaced.filter(|(_, group)| !group.chunks.is_empty()).map(|(index, _)| *index).collect();
+            for index in unplaced {
+                self.placed(index).await?;
+            }
             let mut missing = Vec::new();
             for (index, group) in self.groups.iter().filter(|(_, group)| group.changed) {
+                let Some((layout, stripe)) = &group.placed else { continue };
                 for (number, chunk) in &group.chunks {
-                    let places = &group.layout.columns[group.stripe.column((*number).into())].places;
+                    let places = &layout.columns[stripe.column((*number).into())].places;
                     if places.iter().any(|place| !chunk.at.contains_key(&place.id)) {
                         missing.push((*index, *number, chunk.clone()));
                     }
@@ -263,7 +332,7 @@ impl Writer {
             for (index, number, chunk) in missing {
                 let bytes = self.bytes_of(index, number).await?;
                 self.put_to_column(index, number, chunk, bytes);
-                self.settle(self.inner.config.puts * self.inner.copies as usize).await?;
+                self.settle(self.under_way()).await?;
             }
         }
     }
@@ -273,14 +342,15 @@ impl Writer {
         let changed = self.groups.iter().filter(|(_, group)| group.changed && !group.chunks.is_empty());
         let indices: Vec<u32> = changed.map(|(index, _)| *index).collect();
         for index in indices {
-            let Some(mut layout) = self.groups.get(&index).map(|group| group.layout.clone()) else { continue };
+            let placed = self.groups.get(&index).and_then(|group| group.placed.clone());
+            let Some((mut layout, stripe)) = placed else { continue };
             let mut replaced = BTreeSet::new();
             for column in &mut layout.columns {
                 while let Some(at) = column.places.iter().position(|place| self.gone.contains(place)) {
                     let former = column.places[at];
                     let others: Vec<BenefactorId> =
                         column.places.iter().filter(|place| !self.gone.contains(place)).map(|place| place.id).collect();
-                    let found = self.place(chunks::CHUNK, 1, index, &others).await?;
+                    let found = self.place(CHUNK, 1, index, &others).await?;
                     column.places[at] = found.columns[0].places[0];
                     // The same one in the same life has what it had; if not, it says so when it is to seal it.
                     if column.places[at] != former {
@@ -295,11 +365,14 @@ impl Writer {
                     let is_left = |id: &BenefactorId| !stays.contains(id) || replaced.contains(id);
                     let (gone, at) = std::mem::take(&mut chunk.at).into_iter().partition(|(id, _)| is_left(id));
                     chunk.at = at;
+                    if let Some(Former::Stored(former)) = &mut chunk.former {
+                        former.at.retain(|id, _| !is_left(id));
+                    }
                     if chunk.bytes.is_some() {
                         left.extend::<BTreeMap<_, _>>(gone);
                     }
                 }
-                group.layout = layout;
+                group.placed = Some((layout, stripe));
             }
             // Whoever is not dead after all need not keep it.
             self.withdraw(left);
@@ -313,7 +386,7 @@ impl Writer {
         let version = self.version.next();
         for (index, group) in self.groups.iter().filter(|(_, group)| group.changed && !group.chunks.is_empty()) {
             let of = (GroupOf { inode: self.inode, group: *index }, version, self.inner.session);
-            for place in group.layout.places() {
+            for place in group.placed.iter().flat_map(|(layout, _)| layout.places()) {
                 let durable = self.inner.media == Media::Ssd;
                 let seal = Seal { incarnation: place.incarnation, of, table: group.table(place.id), durable };
                 let (inner, index) = (Arc::clone(&self.inner), *index);
@@ -354,15 +427,22 @@ impl Writer {
     pub(super) fn changed_groups(&self) -> Vec<(u32, Stored)> {
         let changed = self.groups.iter().filter(|(_, group)| group.changed);
         let stored = changed.map(|(index, group)| {
-            let (bytes, digest) = span::digest(group.chunks.values().map(|chunk| (chunk.length, chunk.crc)));
-            // A group that the file was cut off before lies nowhere.
-            let layout = if bytes == 0 { Layout { columns: Vec::new() } } else { group.layout.clone() };
-            (*index, Stored { layout, bytes, digest, by: self.inner.session })
+            let (present, digest) = span::digest(group.chunks.values().map(|chunk| (chunk.length, chunk.crc)));
+            let first = span::of_group(*index).0;
+            let length = |chunk: &u32| CHUNK.min(self.size.saturating_sub(first + u64::from(*chunk) * CHUNK));
+            let bytes = present + group.absent.iter().map(length).sum::<u64>();
+            // What a group lacks lies nowhere, or in the base as a whole.
+            let (layout, absent) = match &group.placed {
+                Some((layout, _)) if !group.chunks.is_empty() => (layout.clone(), group.absent.clone()),
+                _ => (Layout { columns: Vec::new() }, BTreeSet::new()),
+            };
+            (*index, Stored { layout, bytes, digest, by: self.inner.session, absent })
         });
         stored.collect()
     }
 
-    /// These writings are named by tables now, or by nothing: they are drafts no longer. If that does not arrive, the session's end does.
+    /// These writings are named by tables now, or by nothing: they are drafts no longer. It is said until it arrives: their room is not free
+    /// before.
     pub(super) fn withdraw(&self, drafts: Vec<(BenefactorId, Instance)>) {
         let mut news: BTreeMap<BenefactorId, News> = BTreeMap::new();
         for (id, instance) in drafts {
@@ -370,7 +450,16 @@ impl Writer {
         }
         for (id, news) in news {
             let inner = Arc::clone(&self.inner);
-            tokio::spawn(async move { inner.ask_benefactor(id, chunks::Request::Forget(news), ANSWER).await });
+            tokio::spawn(async move {
+                let until = inner.until();
+                let request = chunks::Request::Forget(news);
+                while inner.ask_benefactor(id, request.clone(), ANSWER).await.is_none() {
+                    if Instant::now() >= until || inner.over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    tokio::time::sleep(UNHEARD).await;
+                }
+            });
         }
     }
 }
@@ -388,11 +477,11 @@ impl Group {
 
 /// Puts a chunk, and waits while the benefactor has no room.
 async fn put_until(inner: &Inner, place: Place, put: chunks::Put) -> PutEnded {
-    let (until, mut damaged) = (inner.until(), 0);
+    let (until, mut damaged) = (Instant::now() + FULL_TIME, 0);
     loop {
         let instance = put.entry.instance;
         match inner.ask_benefactor(place.id, chunks::Request::Put(put.clone()), ANSWER).await {
-            Some(Reply::Stored(_)) => return PutEnded::Stored(instance),
+            Some(Reply::Stored(room)) => return PutEnded::Stored(instance, room),
             Some(Reply::Full) if Instant::now() >= until => return PutEnded::Full,
             Some(Reply::Full) => tokio::time::sleep(FULL).await,
             Some(Reply::UnknownSession) => return PutEnded::UnknownSession,

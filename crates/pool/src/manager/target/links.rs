@@ -120,13 +120,13 @@ fn is_same(one: &Path, is_one: &Metadata, other: &Path, is_other: &Metadata) -> 
 }
 
 /// Whether a file system that refuses a link so may take a copy.
-fn may_be_copied(error: &Error) -> bool {
+pub(super) fn may_be_copied(error: &Error) -> bool {
     use rustix::io::Errno;
     let refuses = [Errno::PERM, Errno::MLINK, Errno::XDEV, Errno::OPNOTSUPP, Errno::NOSYS];
     refuses.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-fn remove(at: &Path) -> Result<()> {
+pub(super) fn remove(at: &Path) -> Result<()> {
     match std::fs::remove_file(at) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -1,0 +1,141 @@
+//! What the pool does not have of a file that is written: it is read from the file at the target on which the newest commit rests.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use surgetank_pool_core::meta::value::Base;
+use surgetank_pool_core::placement::{Layout, Stripe};
+
+use tokio::time::Instant;
+
+use super::super::reader::AtTarget;
+use super::super::{Error, LOOK};
+use super::part::Former;
+use super::{Group, Writer};
+use crate::chunks::CHUNK;
+use crate::manager::Content;
+use crate::span;
+
+/// A layout, and how it spreads chunks; `None`: it has no columns.
+pub(super) fn placed(layout: Layout) -> Option<(Layout, Stripe)> {
+    if layout.columns.is_empty() {
+        return None;
+    }
+    let stripe = Stripe::new(&layout);
+    Some((layout, stripe))
+}
+
+impl Group {
+    /// A group that the base alone has, of so many bytes.
+    pub(super) fn of_base(bytes: u64) -> Self {
+        let chunks = u32::try_from(bytes.div_ceil(CHUNK)).unwrap_or(u32::MAX);
+        Self { absent: (0..chunks).collect(), known: true, of_base: true, ..Self::default() }
+    }
+}
+
+impl Writer {
+    pub(super) fn rests_on(&self) -> Option<Base> {
+        self.node.as_ref().and_then(surgetank_pool_core::meta::Node::rests_on)
+    }
+
+    /// Bytes of a group that the store does not name and the base has.
+    pub(super) fn in_base(&self, index: u32) -> Option<u64> {
+        let (first, room) = span::of_group(index);
+        let size = self.rests_on()?.size;
+        (first < size).then(|| room.min(size - first))
+    }
+
+    /// Reads a chunk that the base alone has.
+    pub(super) async fn read_base(&mut self, begins: u64) -> Result<Bytes, Error> {
+        let until = self.inner.until();
+        loop {
+            let (Some(node), Some(base)) = (&self.node, self.rests_on()) else {
+                let (path, why) = (self.path.clone(), "it was never written".to_owned());
+                return Err(Error::Unreadable { path, offset: begins, why });
+            };
+            let length = CHUNK.min(self.committed.saturating_sub(begins));
+            let node_waits = node.published < node.journalled;
+            let opened = match self.base.take() {
+                Some(opened) if opened.is(base) => opened,
+                _ => {
+                    match AtTarget::open(&self.inner, &self.path, (self.inode, node), base, until).await {
+                        Ok(opened) => opened,
+                        // It may have been published meanwhile, or drained into another draft.
+                        Err(error) if !self.look_again().await? => return Err(error),
+                        Err(_) => continue,
+                    }
+                }
+            };
+            let bytes = match opened.chunk(&self.path, begins, length).await {
+                Ok(bytes) => bytes,
+                // A later version may have got its name there, which the store does not say yet.
+                Err(error) => match self.look_again().await? || node_waits && Instant::now() < until {
+                    true => {
+                        tokio::time::sleep(LOOK).await;
+                        continue;
+                    }
+                    false => return Err(error),
+                },
+            };
+            self.base = Some(opened);
+            // A draft is written over by later commits.
+            if base.draft.is_none() || !self.look_again().await? {
+                return Ok(bytes.into());
+            }
+        }
+    }
+
+    /// Learns which chunks have left the pool; whether that has changed.
+    ///
+    /// # Errors
+    /// [`Error`], also if somebody else has committed meanwhile.
+    pub(super) async fn look_again(&mut self) -> Result<bool, Error> {
+        let content = self.inner.content(&self.path, self.inode).await?;
+        if content.node.version != self.version {
+            return Err(Error::WrittenElsewhere(self.path.clone()));
+        }
+        if self.node.as_ref().is_some_and(|node| node.rests_on() == content.node.rests_on()) {
+            return Ok(false);
+        }
+        self.left(content);
+        Ok(true)
+    }
+
+    /// Chunks have left the pool since.
+    fn left(&mut self, content: Content) {
+        for (index, group) in &mut self.groups {
+            let Some(committed) = group.committed else { continue };
+            let stored =
+                content.groups.iter().find(|(of, version, by)| (*of, (*version, by.by)) == (*index, committed));
+            let all = u32::try_from(span::of_group(*index).1 / CHUNK).unwrap_or(u32::MAX);
+            let gone: BTreeSet<u32> = match stored {
+                Some((.., stored)) => (0..stored.chunks()).filter(|chunk| stored.is_absent(*chunk)).collect(),
+                None => {
+                    let (first, room) = span::of_group(*index);
+                    let bytes = self.committed.saturating_sub(first).min(room);
+                    (0..u32::try_from(bytes.div_ceil(CHUNK)).unwrap_or(all)).collect()
+                }
+            };
+            if !group.known {
+                group.known = stored.is_none_or(|(.., stored)| stored.layout.columns.is_empty());
+                group.absent = gone;
+                continue;
+            }
+            for chunk in gone {
+                match group.chunks.get_mut(&chunk) {
+                    // What was written over since is here.
+                    Some(written) if written.bytes.is_some() => written.former = Some(Former::Absent),
+                    Some(_) => {
+                        group.chunks.remove(&chunk);
+                        group.absent.insert(chunk);
+                    }
+                    None => {}
+                }
+            }
+            if group.chunks.is_empty() {
+                group.placed = None;
+            }
+        }
+        self.node = Some(content.node);
+    }
+}

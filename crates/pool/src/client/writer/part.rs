@@ -1,0 +1,166 @@
+//! Commits a part of what is written, while benefactors have no room for the rest.
+//!
+//! What is committed can be drained, and makes room; what is not keeps it. If writers that wait for room held some that nobody can drain,
+//! they might wait for each other for ever. So a chunk that does not get room for all its copies returns what it has, and everything
+//! else is committed meanwhile.
+
+use std::collections::BTreeMap;
+
+use surgetank_pool_core::id::BenefactorId;
+use surgetank_pool_core::meta::operation::Refusal;
+
+use super::super::Error;
+use super::{Chunk, Group, Writer};
+use crate::chunks::CHUNK;
+use crate::span;
+
+/// A chunk as it is committed, while it is written over.
+#[derive(Clone, Debug)]
+pub(super) enum Former {
+    /// The pool has it.
+    Stored(Box<Chunk>),
+    /// The file's base has it.
+    Absent,
+}
+
+/// What is not committed with the rest.
+struct Aside {
+    chunks: Vec<((u32, u32), Chunk)>,
+    /// Groups that stay as they are committed.
+    groups: Vec<u32>,
+    size: u64,
+    uncommitted: u64,
+}
+
+impl Group {
+    /// Whether all places of a chunk have it.
+    fn has_all(&self, number: u32, at: &BTreeMap<BenefactorId, super::Instance>) -> bool {
+        self.placed.as_ref().is_some_and(|(layout, stripe)| {
+            layout.columns[stripe.column(number.into())].places.iter().all(|place| at.contains_key(&place.id))
+        })
+    }
+
+    /// Whether it can be committed without its chunks that do not have all their copies.
+    fn is_whole_without(&self) -> bool {
+        self.chunks.iter().all(|(number, chunk)| match (&chunk.bytes, &chunk.former) {
+            _ if self.has_all(*number, &chunk.at) => true,
+            (Some(_), Some(Former::Stored(former))) => self.has_all(*number, &former.at),
+            (Some(_), Some(Former::Absent) | None) => true,
+            (None, _) => false,
+        })
+    }
+}
+
+impl Writer {
+    /// Chunks that do not have all their copies return what they have.
+    pub(super) fn return_room(&mut self) {
+        let mut drafts = Vec::new();
+        for group in self.groups.values_mut().filter(|group| group.changed) {
+            let numbers: Vec<u32> = group.chunks.keys().copied().collect();
+            for number in numbers {
+                let lacks = group.chunks.get(&number).is_some_and(|chunk| !group.has_all(number, &chunk.at));
+                if let Some(chunk) = group.chunks.get_mut(&number).filter(|chunk| lacks && chunk.bytes.is_some()) {
+                    drafts.extend(std::mem::take(&mut chunk.at));
+                }
+            }
+        }
+        self.withdraw(drafts);
+    }
+
+    /// Commits all but the chunks that do not have all their copies, and what lies behind the first new one of them; whether there was any.
+    pub(super) async fn commit_part(&mut self) -> Result<bool, Error> {
+        let Some(aside) = self.set_aside() else { return Ok(false) };
+        let is_any = self.groups.values().any(|group| group.changed);
+        let done = if is_any && self.seal_all().await { self.commit_sealed().await } else { Ok(false) };
+        self.put_back(aside, matches!(done, Ok(true)));
+        match done {
+            Err(Error::Refused(_, Refusal::Moved)) => {
+                self.look_again().await?;
+                Ok(false)
+            }
+            done => done,
+        }
+    }
+
+    /// `None`: a file that was cut off is committed as a whole.
+    fn set_aside(&mut self) -> Option<Aside> {
+        let mut aside =
+            Aside { chunks: Vec::new(), groups: Vec::new(), size: self.size, uncommitted: self.uncommitted };
+        if self.groups.values().any(|group| group.is_cut) {
+            return None;
+        }
+        let mut end = self.size;
+        for (index, group) in self.groups.iter_mut().filter(|(_, group)| group.changed) {
+            let first = span::of_group(*index).0;
+            let whole = group.is_whole_without();
+            let written: Vec<u32> =
+                group.chunks.iter().filter(|(_, chunk)| chunk.bytes.is_some()).map(|(number, _)| *number).collect();
+            for number in written {
+                let Some(chunk) = group.chunks.get(&number) else { continue };
+                if whole && group.has_all(number, &chunk.at) {
+                    continue;
+                }
+                let begins = first + u64::from(number) * CHUNK;
+                let length = match &chunk.former {
+                    Some(Former::Stored(former)) => u64::from(former.length),
+                    Some(Former::Absent) => CHUNK.min(self.committed.saturating_sub(begins)),
+                    None => 0,
+                };
+                if length < u64::from(chunk.length) {
+                    end = end.min(begins + length);
+                }
+                aside.take(group, (*index, number));
+            }
+        }
+        for (index, group) in &mut self.groups {
+            let first = span::of_group(*index).0;
+            let behind: Vec<u32> = group
+                .chunks
+                .iter()
+                .filter(|(number, chunk)| chunk.bytes.is_some() && first + u64::from(**number) * CHUNK >= end)
+                .map(|(number, _)| *number)
+                .collect();
+            behind.into_iter().for_each(|number| aside.take(group, (*index, number)));
+            if group.changed && group.chunks.values().all(|chunk| chunk.bytes.is_none()) {
+                group.changed = false;
+                aside.groups.push(*index);
+            }
+        }
+        self.size = end;
+        Some(aside)
+    }
+
+    fn put_back(&mut self, aside: Aside, committed: bool) {
+        let length: u64 = aside.chunks.iter().map(|(_, chunk)| u64::from(chunk.length)).sum();
+        self.uncommitted = if committed { length } else { aside.uncommitted };
+        self.size = aside.size;
+        for ((index, number), mut chunk) in aside.chunks {
+            let Some(group) = self.groups.get_mut(&index) else { continue };
+            chunk.former = match group.chunks.remove(&number) {
+                Some(former) => Some(Former::Stored(Box::new(former))),
+                None if group.absent.remove(&number) => Some(Former::Absent),
+                None => None,
+            };
+            group.chunks.insert(number, chunk);
+            group.changed = true;
+        }
+        for index in aside.groups {
+            if let Some(group) = self.groups.get_mut(&index) {
+                group.changed = true;
+            }
+        }
+    }
+}
+
+impl Aside {
+    /// A chunk is as it was committed.
+    fn take(&mut self, group: &mut Group, (index, number): (u32, u32)) {
+        let Some(mut chunk) = group.chunks.remove(&number) else { return };
+        match chunk.former.take() {
+            Some(Former::Stored(former)) => drop(group.chunks.insert(number, *former)),
+            Some(Former::Absent) => drop(group.absent.insert(number)),
+            None => {}
+        }
+        self.chunks.push(((index, number), chunk));
+    }
+}

@@ -1,0 +1,277 @@
+//! Has benefactors write what they have of a file at the target, and verifies it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Error, ErrorKind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use surgetank_pool_core::benefactor::holdings::GroupOf;
+use surgetank_pool_core::id::{Incarnation, Inode, MountId, Version};
+use surgetank_pool_core::meta::value::{Base, Change, Placed};
+use surgetank_pool_core::meta::{Group, Key, Node, Prefix, Value};
+use surgetank_pool_core::placement::{Column, Stripe};
+use surgetank_pool_core::publishing::Turn;
+use tokio::task::JoinSet;
+
+use super::Manager;
+use super::answers::groups;
+use super::publisher::on_target;
+use super::target::Target;
+use crate::benefactor::Benefactor;
+use crate::chunks::{self, CHUNK, DrainPart};
+use crate::meta::Unavailable;
+use crate::span;
+
+/// Chunks that a benefactor is asked for at a time.
+const PART: usize = 64;
+/// How long it may take to write them.
+const PART_TIME: Duration = Duration::from_secs(120);
+
+/// How a drain ended.
+pub(super) enum Drain {
+    Done,
+    /// Chunks are lost for ever.
+    Lost,
+    /// Somebody else changed what the version rests on.
+    Conflict,
+    Later,
+}
+
+/// A group as the store has it: its number, its version, and what it says.
+pub(super) type Of = (u32, Version, Group);
+
+/// Has a version's bytes written at the target, and verifies them. `turn`: its entry in the journal. `own`: its draft, if nobody else writes
+/// that.
+pub(super) async fn drain(
+    manager: &Arc<Manager>,
+    target: &Target,
+    (inode, version): (Inode, Version),
+    turn: Turn<'_>,
+    own: Option<u64>,
+) -> Result<Drain, Unavailable> {
+    let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
+    let node = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
+        Some(Value::Node(node)) => node,
+        // The journal has an entry of it, so that it cannot be forgotten.
+        _ => return Ok(Drain::Later),
+    };
+    let known = groups(read.prefixes.into_iter().flatten(), version);
+    let base = node.rests_on();
+    let Some((size, of_base)) = extent(&known, base) else {
+        tracing::error!("file {inode}: a part of version {version} is neither in the pool nor at the target");
+        return Ok(Drain::Later);
+    };
+    let own = base.and_then(|base| base.draft).filter(|draft| own == Some(*draft));
+    let from = match base.filter(|_| own.is_none()) {
+        Some(base) => {
+            match open_base(manager, target, (node.mount, inode), base, (turn.change, turn.maybe_done)).await? {
+                Ok(file) => Some(file),
+                Err(_) if of_base.is_empty() => None,
+                Err(error) => {
+                    let is_theirs = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists);
+                    tracing::warn!("file {inode}: what version {version} rests on: {error}");
+                    return Ok(if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later });
+                }
+            }
+        }
+        None => None,
+    };
+    let given = (node.owner, node.times);
+    match write(manager, target, &node, (inode, version), &known, (base, own, from), (of_base, size)).await {
+        Ok(Drain::Done) => {}
+        Ok(Drain::Lost) => {
+            // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
+            let read = manager.store.read(&[], &[Prefix::Groups(inode)]).await?;
+            let is_moved = groups(read.prefixes.into_iter().flatten(), version) != known;
+            return Ok(if is_moved { Drain::Later } else { Drain::Lost });
+        }
+        Ok(other) => return Ok(other),
+        Err(error) => {
+            tracing::warn!("file {inode}: {error}");
+            return Ok(Drain::Later);
+        }
+    }
+    match on_target(target, move |target| target.finish(inode, version, size, given)).await {
+        Ok(()) => Ok(Drain::Done),
+        Err(error) => {
+            tracing::warn!("file {inode}: {error}");
+            Ok(Drain::Later)
+        }
+    }
+}
+
+/// Bytes, from one to another.
+type Ranges = Vec<(u64, u64)>;
+
+/// How long a version is, and what of it the base alone has; `None`: a part of it is nowhere.
+fn extent(known: &[Of], base: Option<Base>) -> Option<(u64, Ranges)> {
+    let (mut end, mut of_base) = (0, Vec::new());
+    let named: BTreeMap<u32, &Group> = known.iter().map(|(index, _, group)| (*index, group)).collect();
+    let last = named.iter().rev().find(|(_, group)| group.bytes > 0).map_or(0, |(index, _)| index + 1);
+    let in_base = |index: u32| {
+        let (first, room) = span::of_group(index);
+        base.filter(|base| first < base.size).map_or(0, |base| room.min(base.size - first))
+    };
+    for index in 0.. {
+        let (first, _) = span::of_group(index);
+        let bytes = named.get(&index).map_or_else(|| in_base(index), |group| group.bytes);
+        if bytes == 0 && index >= last {
+            // What lies in the base behind a cut does not count.
+            return Some((end, of_base));
+        }
+        if first != end || bytes == 0 {
+            return None;
+        }
+        match named.get(&index) {
+            None => of_base.push((first, first + bytes)),
+            Some(group) => {
+                for chunk in (0..group.chunks()).filter(|chunk| group.is_absent(*chunk)) {
+                    let from = first + u64::from(chunk) * CHUNK;
+                    of_base.push((from, (first + bytes).min(from + CHUNK)));
+                }
+            }
+        }
+        end = first + bytes;
+    }
+    None
+}
+
+/// Opens what a file rests on: its draft, or what was published last, where the change is to put a later version in its place. If that may be
+/// done, it is what is there: it has all that it rested on.
+pub(super) async fn open_base(
+    manager: &Manager,
+    target: &Target,
+    (mount, inode): (MountId, Inode),
+    base: Base,
+    (change, maybe_done): (&Change, bool),
+) -> Result<std::io::Result<File>, Unavailable> {
+    if let Some(draft) = base.draft {
+        return Ok(on_target(target, move |target| File::open(target.draft(inode, draft))).await);
+    }
+    let of = change.clone();
+    let names = match on_target(target, move |target| target.names(&of)).await {
+        Ok(names) => names,
+        Err(error) => return Ok(Err(error)),
+    };
+    let Some((directory, name)) = names.into_iter().next() else { return Ok(Err(ErrorKind::NotFound.into())) };
+    let read = manager.store.read(&[Key::Placed(mount, directory, name)], &[]).await?;
+    let was: Option<Placed> = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
+        Some(Value::Placed(placed)) if placed.node == inode => Some(placed),
+        _ => None,
+    };
+    let change = change.clone();
+    Ok(on_target(target, move |target| target.open(&change, was, maybe_done)).await)
+}
+
+async fn write(
+    manager: &Arc<Manager>,
+    target: &Target,
+    node: &Node,
+    (inode, version): (Inode, Version),
+    groups: &[Of],
+    (base, own, from): (Option<Base>, Option<u64>, Option<File>),
+    (of_base, size): (Ranges, u64),
+) -> std::io::Result<Drain> {
+    let mode = node.owner.0;
+    let aside = match own {
+        Some(draft) => on_target(target, move |target| target.begin_from(inode, version, draft, size)).await?,
+        None => on_target(target, move |target| target.begin(inode, version, mode)).await?,
+    };
+    let from = from.map(Arc::new);
+    let copy = async |ranges: Ranges| {
+        // A draft of its own has them where they are to be.
+        let Some(from) = from.clone() else { return Ok(()) };
+        let aside = aside.clone();
+        on_target(target, move |target| target.copy(&from, &aside, &ranges)).await
+    };
+    copy(of_base).await?;
+    for (index, at, group) in groups {
+        // The file was cut off before it, or it lies in the base.
+        if group.bytes == 0 || group.layout.columns.is_empty() {
+            continue;
+        }
+        match write_group(manager, &aside, inode, (index, at, group), group.present()).await? {
+            Ok(drained) => {
+                let (_, digest) = span::digest(drained.values().copied());
+                if drained.len() != group.present().count() || digest != group.digest {
+                    let sentence = format!("group {index} reached the target with other bytes than were committed");
+                    return Err(Error::other(sentence));
+                }
+            }
+            Err(Drain::Lost) if base.is_some_and(|base| *at <= base.version) => {
+                let first = span::of_group(*index).0;
+                copy(vec![(first, first + group.bytes)]).await?;
+            }
+            Err(other) => return Ok(other),
+        }
+    }
+    Ok(Drain::Done)
+}
+
+/// Chunks that were written: bytes and CRC32C of each.
+pub(super) type Written = BTreeMap<u32, (u32, u32)>;
+
+/// Has chunks of a group written into a file.
+pub(super) async fn write_group(
+    manager: &Arc<Manager>,
+    file: &Path,
+    inode: Inode,
+    (index, at, group): (&u32, &Version, &Group),
+    chunks: impl Iterator<Item = u32>,
+) -> std::io::Result<Result<Written, Drain>> {
+    let of = (GroupOf { inode, group: *index }, *at, group.by);
+    let file = file.to_str().ok_or_else(|| Error::other("the target's path is not UTF-8"))?;
+    let mut columns: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+    let stripe = Stripe::new(&group.layout);
+    for chunk in chunks {
+        columns.entry(stripe.column(chunk.into())).or_default().push(chunk);
+    }
+    let mut parts = JoinSet::new();
+    for (column, chunks) in columns {
+        let column = group.layout.columns[column].clone();
+        for chunks in chunks.chunks(PART) {
+            let (incarnation, offset) = (Incarnation(0), span::of_group(*index).0);
+            let part = DrainPart { incarnation, of, chunks: chunks.to_vec(), offset, file: file.to_owned() };
+            parts.spawn(write_part(Arc::clone(manager), column.clone(), part));
+        }
+    }
+    let mut written = BTreeMap::new();
+    while let Some(ended) = parts.join_next().await {
+        match ended.map_err(Error::other)? {
+            Ok(chunks) => written.extend(chunks.into_iter().map(|(chunk, length, crc)| (chunk, (length, crc)))),
+            Err(other) => return Ok(Err(other)),
+        }
+    }
+    Ok(Ok(written))
+}
+
+/// Has one of a column's benefactors write chunks: whichever can.
+async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> Result<Vec<(u32, u32, u32)>, Drain> {
+    let mut lost = true;
+    for place in column.places {
+        // A later life has what is on its SSD.
+        let newest = manager.members.newest(place.id);
+        let Some(member) = newest.filter(|member| member.lends.place.incarnation >= place.incarnation) else {
+            manager.members.suspect(place);
+            lost &= manager.members.is_over(place) && !manager.members.may_return(place.id);
+            continue;
+        };
+        let part = DrainPart { incarnation: member.lends.place.incarnation, ..part.clone() };
+        match member.peer.ask::<Benefactor>(chunks::Request::DrainPart(part), PART_TIME).await {
+            Ok(chunks::Reply::Drained(chunks)) => {
+                manager.rate.drained(chunks.iter().map(|(_, length, _)| u64::from(*length)).sum());
+                return Ok(chunks);
+            }
+            // Its life is over, or it never had them: it has them at no later time either.
+            Ok(chunks::Reply::Stale | chunks::Reply::NotHere | chunks::Reply::Corrupt) => {}
+            Ok(chunks::Reply::NotDrained(why)) => {
+                tracing::warn!("{why}");
+                return Err(Drain::Later);
+            }
+            Ok(_) | Err(_) => lost = false,
+        }
+    }
+    Err(if lost { Drain::Lost } else { Drain::Later })
+}

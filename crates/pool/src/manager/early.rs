@@ -1,0 +1,308 @@
+//! Drains files that somebody writes, when room is short: what is committed of them goes to a draft at the target, and leaves the pool. So a
+//! file may be larger than the pool, and who writes it is slowed down to what the target takes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance};
+use surgetank_pool_core::id::{Inode, MountId, Version};
+use surgetank_pool_core::meta::operation::{Operation, Refusal, Taken};
+use surgetank_pool_core::meta::value::{self, Base, Change};
+use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Value};
+
+use super::Manager;
+use super::answers::groups;
+use super::drain::{Of, open_base, write_group};
+use super::protocol::Ended;
+use super::publisher::on_target;
+use super::target::Target;
+use crate::benefactor::Benefactor;
+use crate::chunks::{self, Get};
+use crate::meta::Unavailable;
+use crate::security::token::Ticket;
+use crate::span;
+
+/// Groups that are drained at a time: they are recorded in one transaction.
+const GROUPS: usize = 16;
+/// Files that are read from the store at a time.
+const FILES: usize = 64;
+/// How often a record is attempted that somebody's commit was faster than.
+const ATTEMPTS: usize = 4;
+/// How long a benefactor may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Drains of the file that has most to drain, of those that are written; whether something left the pool. `own`: drafts that nobody else
+/// writes.
+pub(super) async fn drain(
+    manager: &Arc<Manager>,
+    mount: MountId,
+    target: &Target,
+    own: &mut BTreeMap<Inode, u64>,
+) -> Result<bool, Unavailable> {
+    let Some((inode, node, known)) = largest(manager, mount).await? else { return Ok(false) };
+    let former = node.rests_on();
+    let (draft, file) = match draft(manager, target, inode, &node, own.remove(&inode)).await? {
+        Ok(draft) => draft,
+        Err(error) => {
+            tracing::warn!("file {inode}: a draft: {error}");
+            return Ok(false);
+        }
+    };
+    let (drained, answered) = fill(manager, &file, inode, chosen(&node, known)).await;
+    if answered {
+        own.insert(inode, draft);
+    }
+    let recorded = match drained.is_empty() {
+        true => false,
+        false => record(manager, (mount, inode), former, draft, &drained).await?,
+    };
+    if !recorded && former.and_then(|base| base.draft) != Some(draft) {
+        // What the store has of it is asked when it is removed: the answer to the record may be lost.
+        remove_unused(manager, target).await?;
+    }
+    Ok(recorded)
+}
+
+/// Removes drafts on which nothing rests; whether none is left.
+pub(super) async fn remove_unused(manager: &Manager, target: &Target) -> Result<bool, Unavailable> {
+    let drafts = match on_target(target, Target::drafts).await {
+        Ok(drafts) => drafts,
+        Err(error) => {
+            tracing::warn!("drafts at the target: {error}");
+            return Ok(false);
+        }
+    };
+    let mut left = false;
+    for (inode, draft) in drafts {
+        let node = match manager.store.read(&[Key::Node(inode)], &[]).await?.keys.into_iter().next().flatten() {
+            Some(stored) => Some(stored.value),
+            None => None,
+        };
+        let rests = matches!(&node, Some(Value::Node(node)) if node.base.and_then(|base| base.draft) == Some(draft));
+        if rests {
+            left = true;
+        } else if let Err(error) = on_target(target, move |target| target.remove_draft(inode, draft)).await {
+            tracing::warn!("file {inode}: a draft on which nothing rests: {error}");
+            left = true;
+        }
+    }
+    Ok(!left)
+}
+
+/// The file of a mount of which the pool has most, of those that are written and of which nothing waits to be published.
+async fn largest(manager: &Manager, mount: MountId) -> Result<Option<(Inode, Node, Vec<Of>)>, Unavailable> {
+    let read = manager.store.read(&[], &[Prefix::AllWriters]).await?;
+    let written: BTreeSet<Inode> = read
+        .prefixes
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, _)| match key {
+            Key::Writer(inode, _) => Some(inode),
+            _ => None,
+        })
+        .collect();
+    let written: Vec<Inode> = written.into_iter().collect();
+    let mut largest: Option<(usize, Inode, Node, Vec<Of>)> = None;
+    for part in written.chunks(FILES) {
+        let keys: Vec<Key> = part.iter().copied().map(Key::Node).collect();
+        let prefixes: Vec<Prefix> = part.iter().copied().map(Prefix::Groups).collect();
+        let read = manager.store.read(&keys, &prefixes).await?;
+        for ((inode, node), of) in part.iter().zip(read.keys).zip(read.prefixes) {
+            let Some(Value::Node(node)) = node.map(|stored| stored.value) else { continue };
+            let is_open = node.mount == mount && node.kind == Kind::File(FileState::Replicated);
+            if !is_open || node.published < node.journalled {
+                continue;
+            }
+            let known = groups(of.into_iter(), node.version);
+            let present: usize = known.iter().map(|(.., group)| group.present().count()).sum();
+            if present > largest.as_ref().map_or(0, |(most, ..)| *most) {
+                largest = Some((present, *inode, node, known));
+            }
+        }
+    }
+    Ok(largest.map(|(_, inode, node, known)| (inode, node, known)))
+}
+
+/// Its groups of which the pool has something, those that were written longest ago first: the newest may be written on at this moment, and is
+/// drained when nothing else is left.
+fn chosen(node: &Node, known: Vec<Of>) -> Vec<Of> {
+    let mut present: Vec<Of> = known.into_iter().filter(|(.., group)| group.present().next().is_some()).collect();
+    if present.iter().any(|(_, version, _)| *version < node.version) {
+        present.retain(|(_, version, _)| *version < node.version);
+    }
+    present.sort_unstable_by_key(|(index, version, _)| (*version, *index));
+    present.truncate(GROUPS);
+    present
+}
+
+/// The draft on which a file rests, or a new one with what it rests on; its number, and where it is.
+async fn draft(
+    manager: &Arc<Manager>,
+    target: &Target,
+    inode: Inode,
+    node: &Node,
+    own: Option<u64>,
+) -> Result<std::io::Result<(u64, PathBuf)>, Unavailable> {
+    let base = node.rests_on();
+    if let Some(draft) = base.and_then(|base| base.draft).filter(|draft| own == Some(*draft)) {
+        return Ok(Ok((draft, target.draft(inode, draft))));
+    }
+    let published = match base {
+        Some(base) => {
+            let path = path(manager, node).await?;
+            if path.is_none() && base.draft.is_none() {
+                return Ok(Err(std::io::Error::other("what was published has no name any more")));
+            }
+            // As if it were to be published there: a rename that waits leaves it elsewhere until then.
+            let change = Change::Publish { inode, version: node.version, path: path.unwrap_or_default() };
+            match open_base(manager, target, (node.mount, inode), base, (&change, false)).await? {
+                Ok(file) => Some(file),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        None => None,
+    };
+    let (draft, owner) = (manager.number()?, node.owner);
+    let made = on_target(target, move |target| target.make_draft((inode, draft), owner, published.as_ref())).await;
+    Ok(made.map(|file| (draft, file)))
+}
+
+/// Where a file is, by its first name.
+async fn path(manager: &Manager, node: &Node) -> Result<Option<value::Path>, Unavailable> {
+    let (mut names, mut at) = (Vec::new(), node.at.clone());
+    if at.is_none() {
+        return Ok(None);
+    }
+    while let Some((directory, name)) = at {
+        names.push(name);
+        let read = manager.store.read(&[Key::Node(directory)], &[]).await?;
+        let Some(Value::Node(above)) = read.keys.into_iter().next().flatten().map(|stored| stored.value) else {
+            return Ok(None);
+        };
+        at = above.at;
+    }
+    names.reverse();
+    Ok(Some(value::Path(names)))
+}
+
+/// A group that was drained: with which writings.
+struct Drained {
+    group: Of,
+    chunks: BTreeMap<u32, Instance>,
+}
+
+/// Has groups written into a draft; those of which all was written and verified, and whether all that was asked for was answered.
+async fn fill(manager: &Arc<Manager>, file: &Path, inode: Inode, of: Vec<Of>) -> (Vec<Drained>, bool) {
+    let (mut all, mut answered) = (Vec::new(), true);
+    for (index, at, group) in of {
+        // What is drained is compared with what is there afterwards by the writings that tables name.
+        let Some(table) = table(manager, inode, (index, at, &group)).await else { continue };
+        let written = write_group(manager, file, inode, (&index, &at, &group), group.present()).await;
+        let written = match written {
+            Ok(Ok(written)) => written,
+            Ok(Err(_)) => {
+                answered = false;
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!("file {inode}: {error}");
+                answered = false;
+                continue;
+            }
+        };
+        let (_, digest) = span::digest(written.values().copied());
+        let is_whole = group.present().all(|chunk| written.contains_key(&chunk) && table.contains_key(&chunk));
+        if is_whole && digest == group.digest {
+            let chunks = written.keys().map(|chunk| (*chunk, table[chunk].instance)).collect();
+            all.push(Drained { group: (index, at, group), chunks });
+        }
+    }
+    (all, answered)
+}
+
+/// What the benefactors' tables say of the chunks that the pool has of a group.
+async fn table(
+    manager: &Manager,
+    inode: Inode,
+    (index, at, group): (u32, Version, &Group),
+) -> Option<BTreeMap<u32, Entry>> {
+    let of = (GroupOf { inode, group: index }, at, group.by);
+    let mut all = BTreeMap::new();
+    for column in &group.layout.columns {
+        let mut found = None;
+        for place in &column.places {
+            let Some(member) = manager.members.newest(place.id) else { continue };
+            let incarnation = member.lends.place.incarnation;
+            let get = Get { incarnation, of, chunk: 0, ticket: Ticket::default() };
+            if let Ok(chunks::Reply::Table(table)) =
+                member.peer.ask::<Benefactor>(chunks::Request::Table(get), ANSWER).await
+            {
+                found = Some(table);
+                break;
+            }
+        }
+        all.extend(found?);
+    }
+    all.retain(|chunk, _| !group.is_absent(*chunk));
+    Some(all)
+}
+
+/// Has the store say that chunks have left the pool, as far as nobody has written over them meanwhile.
+async fn record(
+    manager: &Manager,
+    (mount, inode): (MountId, Inode),
+    former: Option<Base>,
+    draft: u64,
+    drained: &[Drained],
+) -> Result<bool, Unavailable> {
+    for _ in 0..ATTEMPTS {
+        let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
+        let Some(Value::Node(node)) = read.keys.into_iter().next().flatten().map(|stored| stored.value) else {
+            return Ok(false);
+        };
+        if node.published < node.journalled || node.rests_on() != former {
+            return Ok(false);
+        }
+        let mut left = Vec::new();
+        for (index, at, group) in groups(read.prefixes.into_iter().flatten(), node.version) {
+            let Some(of) = drained.iter().find(|of| of.group.0 == index) else { continue };
+            if let Some(taken) = taken(manager, inode, of, (index, at, &group)).await {
+                left.push((index, at, taken));
+            }
+        }
+        if left.is_empty() {
+            return Ok(false);
+        }
+        let (publisher, draft) = (manager.tenure.manager(), (draft, manager.number()?));
+        let operation = Operation::DrainedEarly { publisher, mount, inode, former, draft, groups: left };
+        match manager.commits.perform(&operation).await? {
+            Ended::Reply(_) | Ended::Before => return Ok(true),
+            Ended::Refused(Refusal::Version(_)) => {}
+            Ended::Refused(refusal) => {
+                tracing::debug!("file {inode}: {refusal}");
+                return Ok(false);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// What leaves the pool of a group as it is now.
+async fn taken(
+    manager: &Manager,
+    inode: Inode,
+    drained: &Drained,
+    (index, at, group): (u32, Version, &Group),
+) -> Option<Taken> {
+    if at == drained.group.1 {
+        return Some(Taken { chunks: drained.chunks.keys().copied().collect(), digest: 0 });
+    }
+    let now = table(manager, inode, (index, at, group)).await?;
+    let is_same = |chunk: &u32| drained.chunks.get(chunk) == now.get(chunk).map(|entry| &entry.instance);
+    let chunks: BTreeSet<u32> = group.present().filter(is_same).collect();
+    let stay = now.iter().filter(|(chunk, _)| !chunks.contains(chunk));
+    let (_, digest) = span::digest(stay.map(|(_, entry)| (entry.length, entry.crc)));
+    (!chunks.is_empty()).then_some(Taken { chunks, digest })
+}

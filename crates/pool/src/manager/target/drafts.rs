@@ -1,0 +1,115 @@
+//! Drafts: what files were drained into while somebody writes them. Each has a number of its own, and belongs to the file that rests on it,
+//! whichever manager publishes.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind, Result, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use surgetank_pool_core::id::{Inode, MountId, Version};
+use surgetank_pool_core::meta::value::{Change, Placed};
+
+use super::links::{may_be_copied, remove};
+use super::{ASIDE, Owner, Target, found, give_owner, is, theirs};
+
+/// What the names of drafts begin with; those of other files without a name begin with a number.
+const DRAFT: &str = "draft";
+
+/// The name of a draft beside the files that have no name yet.
+pub(crate) fn draft_name(mount: MountId, inode: Inode, draft: u64) -> String {
+    format!("{DRAFT}.{mount}.{inode}.{draft}")
+}
+
+impl Target {
+    /// Where a draft is.
+    pub(in crate::manager) fn draft(&self, inode: Inode, draft: u64) -> PathBuf {
+        self.directory.join(ASIDE).join(draft_name(self.mount, inode, draft))
+    }
+
+    /// Makes a draft with what was published, readable by who may read the file.
+    pub(in crate::manager) fn make_draft(
+        &self,
+        (inode, draft): (Inode, u64),
+        owner: Owner,
+        published: Option<&File>,
+    ) -> Result<PathBuf> {
+        let at = self.draft(inode, draft);
+        let file = OpenOptions::new().write(true).create_new(true).mode(owner.0 & 0o7777).open(&at)?;
+        if let Some(published) = published {
+            let size = published.metadata()?.len();
+            self.copy(published, &at, &[(0, size)])?;
+        }
+        // Whoever fills it may not be its owner.
+        give_owner(&at, (owner.0 | 0o600, owner.1, owner.2))?;
+        file.sync_all()?;
+        File::open(self.directory.join(ASIDE))?.sync_all()?;
+        Ok(at)
+    }
+
+    /// The file for a version's bytes, which is its draft under another name, so that it stays if this publisher ends.
+    pub(in crate::manager) fn begin_from(
+        &self,
+        inode: Inode,
+        version: Version,
+        draft: u64,
+        size: u64,
+    ) -> Result<PathBuf> {
+        let (aside, draft) = (self.aside(inode, version), self.draft(inode, draft));
+        remove(&aside)?;
+        match std::fs::hard_link(&draft, &aside) {
+            Err(error) if may_be_copied(&error) => std::fs::copy(&draft, &aside).map(|_| ())?,
+            other => other?,
+        }
+        OpenOptions::new().write(true).open(&aside)?.set_len(size)?;
+        Ok(aside)
+    }
+
+    /// Opens what was published at the first name of a change; if that may have been made before, whatever file is there.
+    pub(in crate::manager) fn open(&self, change: &Change, was: Option<Placed>, maybe_done: bool) -> Result<File> {
+        let at = self.place(change);
+        match found(&at)? {
+            None => Err(ErrorKind::NotFound.into()),
+            Some(there) if is(&there, was) || maybe_done && there.is_file() => File::open(&at),
+            Some(_) => Err(theirs()),
+        }
+    }
+
+    /// Copies ranges of a file to the same places of another, flushed.
+    #[allow(clippy::unused_self, reason = "it is work on a target")]
+    pub(in crate::manager) fn copy(&self, from: &File, to: &Path, ranges: &[(u64, u64)]) -> Result<()> {
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let mut to = OpenOptions::new().write(true).open(to)?;
+        for (first, end) in ranges {
+            let mut from = from;
+            from.seek(SeekFrom::Start(*first))?;
+            to.seek(SeekFrom::Start(*first))?;
+            let copied = std::io::copy(&mut std::io::Read::take(from, end - first), &mut to)?;
+            if copied != end - first {
+                let sentence = format!("what was published ends before byte {end}");
+                return Err(Error::new(ErrorKind::UnexpectedEof, sentence));
+            }
+        }
+        to.sync_data()
+    }
+
+    /// The drafts that are there.
+    pub(in crate::manager) fn drafts(&self) -> Result<Vec<(Inode, u64)>> {
+        let mut drafts = Vec::new();
+        let of_mount = format!("{DRAFT}.{}.", self.mount);
+        for entry in std::fs::read_dir(self.directory.join(ASIDE))? {
+            let name = entry?.file_name();
+            let numbers = name.to_str().and_then(|name| name.strip_prefix(&of_mount)?.split_once('.'));
+            if let Some((Ok(inode), Ok(draft))) = numbers.map(|(inode, draft)| (inode.parse(), draft.parse())) {
+                drafts.push((Inode(inode), draft));
+            }
+        }
+        Ok(drafts)
+    }
+
+    /// Removes a draft on which nothing rests.
+    pub(in crate::manager) fn remove_draft(&self, inode: Inode, draft: u64) -> Result<()> {
+        remove(&self.draft(inode, draft))
+    }
+}
