@@ -33,13 +33,17 @@ struct World {
 
 impl World {
     fn new(benefactors: usize) -> Self {
-        let ssds = tempfile::tempdir().unwrap();
-        let disk = |id| Some(Disk::Files(directory(&ssds, id), 64 << 20));
-        Self::with((0..benefactors).map(disk).collect(), ssds)
+        Self::scrubbed(benefactors, Some(OFTEN))
     }
 
-    fn with(disks: Vec<Option<Disk>>, ssds: TempDir) -> Self {
-        let pool = Pool::scrubbed(1, 0, disks, Some(OFTEN));
+    fn scrubbed(benefactors: usize, scrub: Option<Config>) -> Self {
+        let ssds = tempfile::tempdir().unwrap();
+        let disk = |id| Some(Disk::Files(directory(&ssds, id), 64 << 20));
+        Self::with((0..benefactors).map(disk).collect(), ssds, scrub)
+    }
+
+    fn with(disks: Vec<Option<Disk>>, ssds: TempDir, scrub: Option<Config>) -> Self {
+        let pool = Pool::scrubbed(1, 0, disks, scrub);
         let stuck = pool.target().join(".surgetank");
         std::fs::write(&stuck, "in the way").unwrap();
         Self { pool, ssds, stuck }
@@ -218,7 +222,7 @@ fn the_third_copy_repairs_what_the_first_two_have_damaged() {
 fn the_medium_is_read_and_not_what_the_system_has_in_memory() {
     run(async {
         let disk = |seed| Some(Disk::Cut(CutDisk::new(8, 8 * MIB, seed)));
-        let mut world = World::with(vec![disk(1), disk(2)], tempfile::tempdir().unwrap());
+        let mut world = World::with(vec![disk(1), disk(2)], tempfile::tempdir().unwrap(), Some(OFTEN));
         let client = world.pool.client(2).await;
         let content = bytes(10, 3 * MIB);
         write(&client, "file", &content).await.unwrap();
@@ -230,5 +234,21 @@ fn the_medium_is_read_and_not_what_the_system_has_in_memory() {
         until("it is repaired", async || world.damaged(1).await.is_empty()).await;
         world.pool.benefactors[0].kill();
         same("file", &read(&client, "file").await.unwrap(), &content);
+    });
+}
+
+#[test]
+fn different_chunks_damaged_in_both_copies_lose_nothing() {
+    run(async {
+        let world = World::scrubbed(2, None);
+        let client = world.pool.client(2).await;
+        let content = bytes(9, 5 * MIB);
+        write(&client, "file", &content).await.unwrap();
+        world.all_moved().await;
+        world.damage(&content, 1, &[0]);
+        // Of one column: each copy alone cannot be drained.
+        world.damage(&content, 3, &[1]);
+        std::fs::remove_file(&world.stuck).unwrap();
+        world.drained(&client, "file", &content).await;
     });
 }

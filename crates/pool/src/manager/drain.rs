@@ -247,10 +247,25 @@ pub(super) async fn write_group(
     Ok(Ok(written))
 }
 
-/// Has one of a column's benefactors write chunks: whichever can.
+/// Has a column's benefactors write chunks: one that has all of them, or else each chunk one that has it.
 async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> Result<Vec<(u32, u32, u32)>, Drain> {
+    match write_from_one(&manager, &column, &part).await {
+        // Different chunks of them may be damaged in the copies.
+        Err(Drain::Lost) if part.chunks.len() > 1 => {}
+        other => return other,
+    }
+    let mut drained = Vec::with_capacity(part.chunks.len());
+    for chunk in &part.chunks {
+        let alone = DrainPart { chunks: vec![*chunk], ..part.clone() };
+        drained.extend(write_from_one(&manager, &column, &alone).await?);
+    }
+    Ok(drained)
+}
+
+/// Has one of a column's benefactors write chunks: whichever can.
+async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) -> Result<Vec<(u32, u32, u32)>, Drain> {
     let mut lost = true;
-    for place in column.places {
+    for place in column.places.iter().copied() {
         // A later life has what is on its SSD.
         let newest = manager.members.newest(place.id);
         let Some(member) = newest.filter(|member| member.lends.place.incarnation >= place.incarnation) else {
