@@ -9,7 +9,7 @@ pub(crate) fn errno(error: &Error) -> Errno {
     match error {
         Error::Refused(_, refusal) => refused(refusal),
         Error::Path(..) => Errno::EINVAL,
-        Error::NoRoom { .. } => Errno::ENOSPC,
+        Error::NoRoom { .. } | Error::StoreFull(..) => Errno::ENOSPC,
         Error::NotAllowed(_) => Errno::EACCES,
         Error::Address(_)
         | Error::Managers(_)

@@ -22,6 +22,8 @@ use crate::security::tls::{BadCertificates, Tls};
 use crate::security::{Access, Credentials};
 use crate::setup;
 
+/// Between two looks whether a process that waits is to end.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How long managers may take to say who lends.
 const ANSWER: Duration = Duration::from_secs(60);
 
@@ -82,18 +84,35 @@ pub struct ManagerProcess {
 }
 
 impl ManagerProcess {
-    /// Makes the pool's directory and key if they are not there, opens the store, and serves.
+    /// Makes the pool's directory and key if they are not there, opens the store, and serves. It waits for an etcd that does not answer
+    /// yet, and tells why, until it is told to end: `None`.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn start(config: &ManagerConfig) -> Result<Self, Error> {
+    pub fn start(
+        config: &ManagerConfig,
+        tell: impl Fn(&str),
+        is_to_end: impl Fn() -> bool,
+    ) -> Result<Option<Self>, Error> {
         rpc::check(&config.listen, config.certificates.is_some())?;
         let tls = tls(config.certificates.as_deref())?;
         setup::make_directory(&config.directory)?;
         let credentials = Credentials::of_directory(&config.directory, tls)?;
         let runtime = Builder::new_multi_thread().thread_name("manager").enable_all().build()?;
         let entered = runtime.enter();
-        let store = runtime.block_on(setup::open_store(&config.directory, config.store.as_ref()))?;
+        let opening = setup::wait_for_store(&config.directory, config.store.as_ref(), tell);
+        let told = async {
+            while !is_to_end() {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        let opened = runtime.block_on(async {
+            tokio::select! {
+                opened = opening => Some(opened),
+                () = told => None,
+            }
+        });
+        let Some(store) = opened.transpose()? else { return Ok(None) };
         let listener = Listener::bind(&config.listen, &credentials)?;
         let address = listener.address()?.to_string();
         let of_manager = Arc::clone(&store);
@@ -101,7 +120,7 @@ impl ManagerProcess {
         let running = Running::start(runtime, async move {
             setup::why(manager::run(manager::Config::default(), of_manager, listener).await)
         });
-        Ok(Self { address, store, running })
+        Ok(Some(Self { address, store, running }))
     }
 
     /// Where it listens.

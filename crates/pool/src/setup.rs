@@ -1,19 +1,24 @@
 //! What a pool's processes begin with: a directory, a store, the memory that they lend; and what is said of one that has ended.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use surgetank_model::Bytes;
 use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers};
 
 use crate::chunks::CHUNK;
 use crate::local::Error;
+use crate::meta::etcd::NotConnected;
 use crate::meta::{Embedded, Etcd, MetaStore, Unavailable, etcd};
 
 /// The store's file in the pool's directory.
 const STORE: &str = "pool.redb";
+/// Between two attempts to reach an etcd.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A directory that nobody else reads.
 pub(crate) fn make_directory(directory: &Path) -> Result<(), Error> {
@@ -27,7 +32,30 @@ pub(crate) fn make_directory(directory: &Path) -> Result<(), Error> {
 pub(crate) async fn open_store(directory: &Path, etcd: Option<&etcd::Config>) -> Result<Arc<dyn MetaStore>, Error> {
     let Some(etcd) = etcd else { return Ok(Arc::new(open(directory)?)) };
     etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
-    Ok(Arc::new(Etcd::connect(etcd).await.map_err(|Unavailable(why)| Error::Etcd(why))?))
+    Ok(Arc::new(Etcd::connect(etcd).await.map_err(|error| Error::Etcd(error.to_string()))?))
+}
+
+/// The same as soon as the etcd answers: its machine may start later than this one. Each reason for which it does not is told once.
+pub(crate) async fn wait_for_store(
+    directory: &Path,
+    etcd: Option<&etcd::Config>,
+    tell: impl Fn(&str),
+) -> Result<Arc<dyn MetaStore>, Error> {
+    let Some(etcd) = etcd else { return open_store(directory, None).await };
+    etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
+    let mut told = BTreeSet::new();
+    loop {
+        match Etcd::connect(etcd).await {
+            Ok(store) => return Ok(Arc::new(store)),
+            Err(NotConnected::Unfit(why)) => return Err(Error::Etcd(why)),
+            Err(NotConnected::Silent(why)) if told.contains(&why) => {}
+            Err(NotConnected::Silent(why)) => {
+                tell(&why);
+                told.insert(why);
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 fn open(directory: &Path) -> Result<Embedded, Error> {

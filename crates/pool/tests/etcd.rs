@@ -2,13 +2,13 @@
 
 mod support;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::etcd::{Proxy, config, connect};
+use support::etcd::{Proxy, base64, config, connect, disarm, gateway, put_raw};
 use support::etcd_server::Server;
 use support::{run, until};
 use surgetank_pool::meta::etcd::{Config, Tls};
@@ -16,7 +16,6 @@ use surgetank_pool::meta::{Etcd, LeaseEnded, MetaStore};
 use surgetank_pool_core::id::{Inode, Revision, SessionId};
 use surgetank_pool_core::meta::store::{Lease, Transaction};
 use surgetank_pool_core::meta::{Compare, Key, Kind, Name, Node, Outcome, Prefix, Value, Write};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn counter() -> Key {
     Key::Entry(Inode(1), Name::new(b"counter").unwrap())
@@ -166,31 +165,6 @@ fn a_full_etcd_takes_nothing_and_goes_on_when_it_has_room_again() {
     });
 }
 
-/// Disarms the alarm.
-async fn disarm(address: SocketAddr) -> bool {
-    let Some(armed) = gateway(address, "maintenance/alarm", r#"{"action":"GET"}"#).await else { return false };
-    let Some(member) = armed.split(r#""memberID":""#).nth(1).and_then(|rest| rest.split('"').next()) else {
-        return true;
-    };
-    let body = format!(r#"{{"action":"DEACTIVATE","memberID":"{member}","alarm":"NOSPACE"}}"#);
-    gateway(address, "maintenance/alarm", &body).await;
-    false
-}
-
-/// Asks etcd's gateway for JSON: the answer, if it is one.
-async fn gateway(address: SocketAddr, what: &str, body: &str) -> Option<String> {
-    let request = format!(
-        "POST /v3/{what} HTTP/1.1\r\nHost: etcd\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n{body}",
-        body.len()
-    );
-    let mut connection = tokio::net::TcpStream::connect(address).await.ok()?;
-    connection.write_all(request.as_bytes()).await.ok()?;
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).await.ok()?;
-    answer.starts_with("HTTP/1.1 200").then_some(answer)
-}
-
 #[test]
 fn what_is_no_etcd_for_a_pool_is_told_in_a_sentence() {
     let Some(server) = Server::start(&[]) else { return };
@@ -204,7 +178,7 @@ fn what_is_no_etcd_for_a_pool_is_told_in_a_sentence() {
         assert_eq!(connect(server.address, "pool").await.limits().operations, 128);
         assert_eq!(connect(many.address, "pool").await.limits().operations, 4096);
         until("it has started", async || !said(few.address, "pool").await.contains("as etcd does")).await;
-        let prefix = format!("the metadata store does not answer: etcd at {}: ", few.address);
+        let prefix = format!("etcd at {}: ", few.address);
         assert_eq!(
             said(few.address, "pool").await,
             format!(
@@ -219,13 +193,13 @@ fn what_is_no_etcd_for_a_pool_is_told_in_a_sentence() {
         let other = connect(server.address, "else").await;
         let strange = Transaction { compares: Vec::new(), writes: vec![Write::Put(counter(), Value::Receipt)] };
         assert!(matches!(other.commit(&strange).await, Ok(Outcome::Committed(_))));
-        raw_put(&server, b"/strange/key", b"1").await;
+        put_raw(server.address, b"/strange/key", b"1").await;
         let strange = said(server.address, "strange").await;
         assert!(
             strange.ends_with("its keys below /strange/ are not a pool's: give the pool another name"),
             "{strange}"
         );
-        raw_put(&server, b"/else/=", b"surgetank pool 2").await;
+        put_raw(server.address, b"/else/=", b"surgetank pool 2").await;
         let format = said(server.address, "else").await;
         assert!(
             format.ends_with(
@@ -239,25 +213,6 @@ fn what_is_no_etcd_for_a_pool_is_told_in_a_sentence() {
         server.resume();
         assert!(still.ends_with("it does not answer in time: see that it runs and has a leader"), "{still}");
     });
-}
-
-/// Puts a key that no pool has.
-async fn raw_put(server: &Server, key: &[u8], value: &[u8]) {
-    let body = format!(r#"{{"key":"{}","value":"{}"}}"#, base64(key), base64(value));
-    assert!(gateway(server.address, "kv/put", &body).await.is_some(), "it is put");
-}
-
-fn base64(bytes: &[u8]) -> String {
-    let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for part in bytes.chunks(3) {
-        let bits = part.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
-        for at in 0..4 {
-            let letter = letters[(bits >> (18 - 6 * at)) as usize & 63] as char;
-            text.push(if at > part.len() { '=' } else { letter });
-        }
-    }
-    text
 }
 
 #[test]
@@ -295,6 +250,12 @@ fn a_user_of_etcd_may_do_what_its_role_says_and_nobody_else_anything() {
         assert!(matches!(put(&store, counter(), Value::Entry(Inode(1))).await, Outcome::Committed(_)));
         let lease = store.grant(Duration::from_secs(60)).await.unwrap();
         assert!(store.renew(lease).await.unwrap());
+        assert!(store.usage().await.unwrap().is_some_and(|usage| usage.quota > 0));
+        let said = store.compact(Revision(1)).await.unwrap_err().to_string();
+        assert!(
+            said.ends_with("only a user with the role root may: start etcd with --auto-compaction-retention=5m"),
+            "{said}"
+        );
         // etcd forgets its tokens when it ends: another one is asked for.
         server.kill();
         server.begin();

@@ -2,7 +2,8 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
@@ -14,7 +15,7 @@ use surgetank_pool::security::token::Key as PoolKey;
 use surgetank_pool::{benefactor, manager};
 use surgetank_pool_core::id::{BenefactorId, Domain, Revision};
 use surgetank_pool_core::meta::store::{Lease, Limits, Transaction};
-use surgetank_pool_core::meta::{Durability, FileState, Key, Outcome, Prefix};
+use surgetank_pool_core::meta::{Durability, FileState, Key, Outcome, Prefix, Write};
 use surgetank_pool_core::placement::Media;
 
 #[test]
@@ -254,6 +255,72 @@ impl MetaStore for Small {
     async fn changed(&self, since: Revision) {
         self.0.changed(since).await;
     }
+}
+
+/// A store of which the first transaction that takes away a benefactor's former life comes late, when it is told to; until then nobody
+/// knows what has become of it.
+struct Late {
+    store: Embedded,
+    kept: Mutex<Option<Transaction>>,
+    asked: AtomicBool,
+}
+
+#[tonic::async_trait]
+impl MetaStore for Late {
+    fn limits(&self) -> Limits {
+        self.store.limits()
+    }
+
+    async fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Unavailable> {
+        self.store.read(keys, prefixes).await
+    }
+
+    async fn commit(&self, transaction: &Transaction) -> Result<Outcome, LeaseEnded> {
+        let takes_away = matches!(&transaction.writes[..], [Write::Delete(Key::Benefactor(_))]);
+        if takes_away && !self.asked.swap(true, Ordering::SeqCst) {
+            *self.kept.lock().unwrap() = Some(transaction.clone());
+            return Ok(Outcome::Unknown);
+        }
+        self.store.commit(transaction).await
+    }
+
+    async fn grant(&self, time: Duration) -> Result<Lease, Unavailable> {
+        self.store.grant(time).await
+    }
+
+    async fn renew(&self, lease: Lease) -> Result<bool, Unavailable> {
+        self.store.renew(lease).await
+    }
+
+    async fn end(&self, lease: Lease) -> Result<(), Unavailable> {
+        self.store.end(lease).await
+    }
+
+    async fn changed(&self, since: Revision) {
+        self.store.changed(since).await;
+    }
+}
+
+#[test]
+fn a_copy_of_a_benefactors_joining_that_comes_late_does_not_take_it_away() {
+    run(async {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&directory.path().join("store")).unwrap();
+        let store = Arc::new(Late { store, kept: Mutex::default(), asked: AtomicBool::new(false) });
+        let credentials = Credentials::new(PoolKey::generate().unwrap());
+        let listener = Listener::bind("127.0.0.1:0", &credentials).unwrap();
+        let managers = vec![listener.address().unwrap().to_string()];
+        tokio::spawn(manager::run(manager::Config::default(), Arc::clone(&store) as Arc<dyn MetaStore>, listener));
+        let (ssd, leaving, advertise) = (None, false, None);
+        let (id, domain, memory) = (BenefactorId(0), Domain(0), (16 * MIB) as u64);
+        let config = benefactor::Config { id, domain, memory, ssd, leaving, managers, advertise, scrub: None };
+        tokio::spawn(benefactor::run(config, Listener::bind("127.0.0.1:0", &credentials).unwrap()));
+        let present = async || store.read(&[Key::Benefactor(id)], &[]).await.unwrap().keys[0].is_some();
+        until("it has joined", present).await;
+        let late = store.kept.lock().unwrap().take().unwrap();
+        assert!(matches!(store.commit(&late).await, Ok(Outcome::Refused(_))), "{late:?}");
+        assert!(present().await);
+    });
 }
 
 #[test]

@@ -329,5 +329,11 @@ fn node(size: u64) -> surgetank_pool_core::meta::Node {
         published: Version::NONE,
         covers: size.is_multiple_of(2),
         torn: size.is_multiple_of(3),
+        base: size.is_multiple_of(5).then_some(surgetank_pool_core::meta::value::Base {
+            draft: Some(size).filter(|size| size.is_multiple_of(2)),
+            size,
+            version: Version(size),
+            changes: 7,
+        }),
     }
 }

@@ -69,10 +69,13 @@ fn pki(directory: &Path, name: &str, hosts: &[&str], valid: Duration) -> PathBuf
     directory
 }
 
+fn start(config: &ManagerConfig) -> Result<ManagerProcess, surgetank_pool::local::Error> {
+    Ok(ManagerProcess::start(config, |_| (), || false)?.expect("nobody tells it to end"))
+}
+
 fn manager(directory: &Path, name: &str, certificates: Option<PathBuf>) -> ManagerProcess {
     let listen = "127.0.0.1:0".to_owned();
-    ManagerProcess::start(&ManagerConfig { store: None, directory: directory.join(name), listen, certificates })
-        .unwrap()
+    start(&ManagerConfig { store: None, directory: directory.join(name), listen, certificates }).unwrap()
 }
 
 /// Asks a manager as the machine whose certificates these are.
@@ -227,9 +230,9 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
         listen: format!("{one}:7440"),
         certificates: Some(ours.join(one)),
     };
-    let mut manager = network.inside(0, || ManagerProcess::start(&of_manager).unwrap());
+    let mut manager = network.inside(0, || start(&of_manager).unwrap());
     let without = ManagerConfig { store: None, certificates: None, directory: at.join("without"), ..of_manager };
-    let told = network.inside(0, || ManagerProcess::start(&without).err().unwrap().to_string());
+    let told = network.inside(0, || start(&without).err().unwrap().to_string());
     assert!(told.contains("is not a loopback address") && !at.join("without").exists(), "{told}");
     let key = at.join("pool").join(files::KEY_FILE);
     let of_benefactor = |machine: usize, port: u16, domain: &str| BenefactorConfig {

@@ -313,11 +313,23 @@ struct Files {
     conflict: u64,
 }
 
+/// How full the store is; only one with a quota has this.
+#[derive(Serialize)]
+struct StoreStatus {
+    size_gib: f64,
+    in_use_gib: f64,
+    quota_gib: f64,
+    takes_new_files: bool,
+    /// Why it does not.
+    refusal: Option<String>,
+}
+
 #[derive(Serialize)]
 struct PoolStatus {
     benefactors: Vec<BenefactorStatus>,
     files: Files,
     drain_mib_s: f64,
+    store: Option<StoreStatus>,
 }
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -360,7 +372,14 @@ impl PoolStatus {
             conflict: of(&[5]),
         };
         let drain_mib_s = status.drain_bytes_s as f64 / f64::from(1 << 20);
-        Self { benefactors: status.states.iter().map(benefactor).collect(), files, drain_mib_s }
+        let store = status.store.as_ref().map(|store| StoreStatus {
+            size_gib: store.size as f64 / GIB,
+            in_use_gib: store.in_use as f64 / GIB,
+            quota_gib: store.quota as f64 / GIB,
+            takes_new_files: store.refusal.is_none(),
+            refusal: store.refusal.clone(),
+        });
+        Self { benefactors: status.states.iter().map(benefactor).collect(), files, drain_mib_s, store }
     }
 
     fn people(&self) -> String {
@@ -381,9 +400,19 @@ impl PoolStatus {
             ]);
         }
         let Files { staged, replicated, drained, failed, conflict } = self.files;
+        let store = self.store.as_ref().map(|store| {
+            let sizes = format!(
+                "\nstore: {} in use, a file of {}, quota {}",
+                size(store.in_use_gib),
+                size(store.size_gib),
+                size(store.quota_gib)
+            );
+            store.refusal.as_ref().map_or(sizes.clone(), |why| format!("{sizes}\n{why}"))
+        });
         format!(
-            "{table}\nfiles: {staged} staged, {replicated} replicated, {drained} drained, {failed} failed, {conflict} in conflict; draining at {:.1} MiB/s",
-            self.drain_mib_s
+            "{table}\nfiles: {staged} staged, {replicated} replicated, {drained} drained, {failed} failed, {conflict} in conflict; draining at {:.1} MiB/s{}",
+            self.drain_mib_s,
+            store.unwrap_or_default()
         )
     }
 }

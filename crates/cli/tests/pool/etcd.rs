@@ -1,14 +1,19 @@
 //! A pool whose names are kept in an etcd.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::etcd_server::Server;
-use crate::place::{MIB, Place, Pool, Started, bytes, can_mount, done, refused, run, signal, until};
+use crate::place::{MIB, Place, Pool, Started, binary, bytes, can_mount, done, refused, run, signal, until};
 
 /// An etcd that answers; `None`: there is none here.
 fn etcd() -> Option<Server> {
     let etcd = Server::start(&[])?;
-    until("etcd listens", || std::net::TcpStream::connect(etcd.address).is_ok());
+    until("etcd listens", || TcpStream::connect(etcd.address).is_ok());
     Some(etcd)
 }
 
@@ -100,4 +105,119 @@ fn a_store_that_is_none_gets_one_sentence() {
         let (code, told) = refused(&arguments);
         assert!(code == status && told.contains("--store") && told.contains(part), "{arguments:?}: {code}: {told}");
     }
+}
+
+/// A manager that waits for an etcd, once it has said so; and how often it has.
+fn waiting_manager(directory: &str, etcd: &Server) -> (Started, Arc<AtomicUsize>) {
+    let store = format!("etcd://{}", etcd.address);
+    let mut manager = binary();
+    manager.args(["pool", "manager", "--directory", directory, "--listen", "127.0.0.1:0", "--store", &store]);
+    let mut manager = Started(manager.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let (lines, said) = (BufReader::new(manager.0.stderr.take().unwrap()).lines(), Arc::new(AtomicUsize::new(0)));
+    let told = Arc::clone(&said);
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            if line.contains("--store: etcd at ") && line.ends_with("; the manager waits for it") {
+                told.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    });
+    until("it says that it waits", || said.load(Ordering::SeqCst) > 0);
+    (manager, said)
+}
+
+#[test]
+fn a_manager_waits_for_an_etcd_that_starts_later_and_ends_when_it_is_told_to() {
+    let Some(mut etcd) = Server::idle(&[]) else { return };
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().to_str().unwrap();
+    let (mut manager, _) = waiting_manager(directory, &etcd);
+    signal(&manager.0, rustix::process::Signal::TERM);
+    assert_eq!(manager.0.wait().unwrap().code(), Some(0));
+    // One that stands still, so that nothing but time says so.
+    etcd.begin();
+    // One that is killed while it makes its files never leads again.
+    until("etcd answers", || post(etcd.address, "kv/range", r#"{"key":"Lw=="}"#));
+    etcd.pause();
+    let (mut manager, _) = waiting_manager(directory, &etcd);
+    signal(&manager.0, rustix::process::Signal::TERM);
+    assert_eq!(manager.0.wait().unwrap().code(), Some(0));
+    etcd.resume();
+    etcd.kill();
+    let (mut manager, said) = waiting_manager(directory, &etcd);
+    etcd.begin();
+    let mut line = String::new();
+    BufReader::new(manager.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("pool://127.0.0.1:"), "{line}");
+    assert!(said.load(Ordering::SeqCst) <= 3, "each reason is told once");
+    let (address, key) = (line.split_once(": ").unwrap().0, place.path().join("key").display().to_string());
+    let status =
+        || serde_json::from_str::<serde_json::Value>(&done(&["pool", "status", address, "--token", &key, "--json"]));
+    until("the room of its store is known", || status().unwrap()["store"].is_object());
+    let store = &status().unwrap()["store"];
+    assert_eq!((&store["quota_gib"], &store["takes_new_files"]), (&2.0.into(), &true.into()), "{store}");
+    let people = done(&["pool", "status", address, "--token", &key]);
+    assert!(people.contains("\nstore: ") && people.contains(", quota 2.0 GiB"), "{people}");
+    // What is no etcd for a pool ends it at once.
+    signal(&manager.0, rustix::process::Signal::TERM);
+    assert_eq!(manager.0.wait().unwrap().code(), Some(0));
+    etcd.kill();
+    etcd.set(&["--max-txn-ops", "64"]);
+    etcd.begin();
+    let store = format!("etcd://{}", etcd.address);
+    let few = run(&["pool", "manager", "--directory", directory, "--listen", "127.0.0.1:0", "--store", &store]);
+    let told = String::from_utf8(few.stderr).unwrap();
+    assert!(few.status.code() == Some(1) && told.contains("--max-txn-ops=128 or more"), "{told}");
+}
+
+#[test]
+fn a_mount_over_an_etcd_that_is_short_of_space_makes_no_file_and_keeps_what_it_has() {
+    if !can_mount() {
+        return;
+    }
+    let Some(etcd) = Server::start(&["--quota-backend-bytes", "16777216"]) else { return };
+    until("etcd listens", || TcpStream::connect(etcd.address).is_ok());
+    let place = Place::new();
+    let pool = Pool::up_with(&place.at("pool"), "127.0.0.1:0", "2", &["--store", &format!("etcd://{}", etcd.address)]);
+    place.mount(&pool, "mnt");
+    let mut open = fs::File::create(place.at("mnt/open")).unwrap();
+    let content = bytes(1, 3 * MIB);
+    open.write_all(&content[..MIB]).unwrap();
+    until("the room of its store is known", || pool.status()["store"].is_object());
+    (0..40).for_each(|number| fill(etcd.address, number, 192));
+    let mut number = 40;
+    while pool.status()["store"]["takes_new_files"] == true {
+        fill(etcd.address, number, 48);
+        number += 1;
+    }
+    let refused = fs::File::create(place.at("mnt/new")).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull);
+    let people = done(&["pool", "status", &pool.address, "--token", &pool.key]);
+    assert!(people.contains("etcd is short of space (") && people.contains("raise --quota-backend-bytes"), "{people}");
+    open.write_all(&content[MIB..]).unwrap();
+    open.sync_all().unwrap();
+    drop(open);
+    done(&["pool", "wait", &place.text("mnt/open"), "--state", "drained"]);
+    assert!(fs::read(place.at("target/open")).unwrap() == content);
+    fs::remove_file(place.at("mnt/open")).unwrap();
+    until("it is unmounted", || run(&["umount", &place.text("mnt")]).status.success());
+}
+
+/// Puts a key of somebody else.
+fn fill(etcd: SocketAddr, number: u32, kib: usize) {
+    // Three bytes that are zero are four letters.
+    let body = format!(r#"{{"key":"{number:04}","value":"{}"}}"#, "A".repeat(kib * 1024 / 3 * 4));
+    assert!(post(etcd, "kv/put", &body), "it is put");
+}
+
+/// Asks etcd's gateway; whether it has done it.
+fn post(etcd: SocketAddr, what: &str, body: &str) -> bool {
+    let host = "Host: etcd\r\nConnection: close";
+    let request = format!("POST /v3/{what} HTTP/1.1\r\n{host}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let mut answer = String::new();
+    let asked = TcpStream::connect(etcd).and_then(|mut connection| {
+        connection.write_all(request.as_bytes())?;
+        connection.read_to_string(&mut answer)
+    });
+    asked.is_ok() && answer.starts_with("HTTP/1.1 200")
 }

@@ -111,6 +111,9 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
+    /// The pool's store has no room for more names.
+    #[error("{0}: {1}")]
+    StoreFull(String, String),
     /// No copy of a chunk can be read.
     #[error("{path}: bytes from {offset} on cannot be read: {why}")]
     Unreadable {
@@ -436,6 +439,7 @@ impl Inner {
             Reply::Ended(Ended::Reply(reply)) => Ok(Some(reply)),
             Reply::Ended(Ended::Refused(Refusal::NotTheWriter)) => Err(Error::SessionEnded(self.config.mount.clone())),
             Reply::Ended(Ended::Refused(refusal)) => Err(Error::Refused(what.to_owned(), refusal)),
+            Reply::NoRoom(why) => Err(Error::StoreFull(what.to_owned(), why)),
             _ => Err(senseless()),
         }
     }

@@ -12,7 +12,7 @@ use super::commits::NotDone;
 use super::members::Member;
 use super::protocol::{Begin, Begun, Content, Ended, Integrity, Once, Place, Reply, State, Status};
 use super::rights::{self, NOT_ALLOWED, Within};
-use super::{Manager, unique};
+use super::{Manager, room, unique};
 use crate::meta::{Snapshot, Unavailable};
 use crate::security::token::{Claims, Session, Ticket};
 
@@ -36,7 +36,9 @@ impl Manager {
             return Err(Unavailable(format!("benefactor {id} is joining already")));
         }
         if fresh {
-            let compares = present.iter().map(|stored| Compare::Modified(key.clone(), stored.modified)).collect();
+            // A copy of it may come late, and does not take away what was put since.
+            let former = present.map(|stored| Compare::Modified(key.clone(), stored.modified));
+            let compares = vec![former.unwrap_or_else(|| Compare::Absent(key.clone()))];
             let transaction = Transaction { compares, writes: vec![Write::Delete(key.clone())] };
             match self.store.commit(&transaction).await {
                 Ok(Outcome::Committed(revision)) => lends.place.incarnation = Incarnation(revision.0),
@@ -225,6 +227,13 @@ impl Manager {
         if matches!(by, Claims::Session(by) if !rights::may_do(by, operation)) {
             return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
         }
+        // What was sent before may be under way.
+        if room::grows(operation)
+            && !once.again
+            && let Some(why) = self.room.refusal()
+        {
+            return Ok(Reply::NoRoom(why));
+        }
         let ended = match self.look_at_target(by, operation).await {
             Ok(Some(refusal)) => self.commits.refuse(once, refusal).await,
             Ok(None) => self.commits.perform_within(operation, Some(once), Within::of(by)).await,
@@ -240,7 +249,7 @@ impl Manager {
     pub(super) async fn status(&self) -> Result<Reply, Unavailable> {
         let read = self.store.read(&[], &[Prefix::Nodes, Prefix::Mounts]).await?;
         let drain_bytes_s = self.rate.bytes_s();
-        let mut status = Status { files: vec![0; 6], drain_bytes_s, ..Status::default() };
+        let mut status = Status { files: vec![0; 6], drain_bytes_s, store: self.room.status(), ..Status::default() };
         let mut mounts = Vec::new();
         for (key, stored) in read.prefixes.into_iter().flatten() {
             match (key, stored.value) {

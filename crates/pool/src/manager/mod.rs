@@ -16,6 +16,7 @@ mod rate;
 mod repair;
 mod rights;
 mod roles;
+mod room;
 mod target;
 mod union;
 mod warden;
@@ -37,6 +38,7 @@ use self::commits::Commits;
 use self::members::Members;
 pub use self::protocol::{
     AtTarget, Begin, Begun, Content, Ended, Integrity, Listed, NUMBERS, Once, Place, Reply, Request, State, Status,
+    StoreStatus,
 };
 use self::rights::Within;
 use self::roles::Tenure;
@@ -63,6 +65,8 @@ pub struct Config {
     pub probe: Duration,
     /// How often benefactors are told what nobody needs.
     pub sweep: Duration,
+    /// How long the store remembers how it was: longer than any read of it takes.
+    pub history: Duration,
     /// When a benefactor counts as dead.
     pub membership: membership::Config,
     /// How fast copies are made again.
@@ -77,6 +81,7 @@ impl Default for Config {
             role: Duration::from_secs(4),
             probe: Duration::from_millis(200),
             sweep: Duration::from_secs(1),
+            history: Duration::from_secs(300),
             membership: membership::Config::default(),
             repair: surgetank_pool_core::repair::Config {
                 idle: Bandwidth::from_mib_s(200),
@@ -113,6 +118,7 @@ pub struct Manager {
     /// The pool's number.
     pool: u64,
     rate: rate::Rate,
+    room: room::Room,
     targets: union::Targets,
     /// The next number that nobody else has, and the end of the block.
     numbers: AtomicU64,
@@ -125,7 +131,10 @@ pub struct Manager {
 /// [`Stopped`].
 pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) -> Result<(), Stopped> {
     let credentials = listener.credentials().clone();
-    let mut manager = Manager::start(config, &store, &credentials).await?;
+    let mut manager = match store.is_elsewhere() {
+        true => begin_again(config, &store, &credentials).await,
+        false => Manager::start(config, &store, &credentials).await?,
+    };
     let serving = Arc::new(Serving(RwLock::new(Arc::clone(&manager))));
     let mut served = std::pin::pin!(listener.serve(Arc::clone(&serving)));
     loop {
@@ -136,6 +145,7 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
             () = members::watch(&manager) => return Ok(()),
             () = warden::run(&manager) => return Ok(()),
             () = publisher::run(&manager) => return Ok(()),
+            () = room::watch(&manager) => return Ok(()),
         }
         tracing::warn!("this manager's lease has ended in the store: it begins anew, and others may have its roles");
         manager.commits.end();
@@ -147,11 +157,17 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
     }
 }
 
+/// Begins once the store lets it.
 async fn begin_again(config: Config, store: &Arc<dyn MetaStore>, credentials: &Credentials) -> Arc<Manager> {
+    let mut told = String::new();
     loop {
         match Manager::start(config, store, credentials).await {
             Ok(manager) => return manager,
-            Err(error) => tracing::warn!("{error}"),
+            Err(Unavailable(why)) if why == told => {}
+            Err(error) => {
+                tracing::warn!("{error}");
+                told = error.0;
+            }
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -213,6 +229,7 @@ impl Manager {
             commits: Commits::new(Arc::clone(store), id, tenure.lease()),
             members: Members::new(config.membership),
             rate: rate::Rate::default(),
+            room: room::Room::default(),
             targets: union::Targets::default(),
             numbers: AtomicU64::new(id * NUMBERS),
             pool,

@@ -118,6 +118,8 @@ pub struct Status {
     pub drain_bytes_s: u64,
     /// What the benefactors that are alive know of damage.
     pub integrity: Vec<(BenefactorId, Integrity)>,
+    /// The store's room, if it has a quota.
+    pub store: Option<StoreStatus>,
 }
 
 /// What a benefactor knows of damage, in its present life.
@@ -127,6 +129,19 @@ pub struct Integrity {
     pub damaged: u64,
     /// What scrubbing has come to.
     pub scrubbed: scrub::Report,
+}
+
+/// How full the store is, as the asked manager has heard last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreStatus {
+    /// Bytes of its file.
+    pub size: u64,
+    /// Bytes of its file that are in use.
+    pub in_use: u64,
+    /// Bytes at which it takes nothing more.
+    pub quota: u64,
+    /// Why new files are refused at present, if they are.
+    pub refusal: Option<String>,
 }
 
 /// What a manager is asked.
@@ -201,7 +216,7 @@ pub enum Reply {
     Entries(Vec<Listed>, bool),
     /// There, and this is how they are reached.
     Placed(Layout, Vec<(BenefactorId, String)>),
-    /// Nowhere at present, with this reason.
+    /// Nowhere at present, or the operation is not begun, with this reason.
     NoRoom(String),
     /// How the operation ended.
     Ended(Ended),
@@ -250,8 +265,9 @@ wire_struct! {
     Place { bytes, copies, media, spread, without, apart }
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
-    Status { benefactors, states, files, journal, drain_bytes_s, integrity }
+    Status { benefactors, states, files, journal, drain_bytes_s, integrity, store }
     Integrity { damaged, scrubbed }
+    StoreStatus { size, in_use, quota, refusal }
     AtTarget { path, number, node }
     Listed { name, inode, node, at_target }
 }

@@ -38,6 +38,35 @@ pub struct Snapshot {
     pub prefixes: Vec<Vec<(Key, Stored)>>,
 }
 
+/// How full a store is that has a quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of its file.
+    pub size: u64,
+    /// Bytes of its file that are in use: the others are used again.
+    pub in_use: u64,
+    /// Bytes at which it takes nothing more.
+    pub quota: u64,
+    /// It takes nothing, until somebody tells it to.
+    pub takes_nothing: bool,
+}
+
+impl Usage {
+    /// How much of the quota is taken, in thousandths: what is in use; or the file, which never becomes smaller by itself, once it has
+    /// come near the quota.
+    #[must_use]
+    pub fn parts_taken(&self) -> u64 {
+        let parts = |bytes: u64| bytes.saturating_mul(1000) / self.quota.max(1);
+        match parts(self.size) {
+            ..NEAR => parts(self.in_use),
+            near => near,
+        }
+    }
+}
+
+/// In thousandths of the quota: a file of that size may pass it with the next large change, though it has free pages.
+const NEAR: u64 = 950;
+
 /// A store with transactions and leases.
 #[tonic::async_trait]
 pub trait MetaStore: Send + Sync + 'static {
@@ -58,6 +87,22 @@ pub trait MetaStore: Send + Sync + 'static {
 
     /// The lease ends now, and its keys with it.
     async fn end(&self, lease: Lease) -> Result<(), Unavailable>;
+
+    /// Whether it is another process: that may be gone, and return, while this one runs.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
+
+    /// How full it is; `None`: it has no quota.
+    async fn usage(&self) -> Result<Option<Usage>, Unavailable> {
+        Ok(None)
+    }
+
+    /// Forgets what was so before this revision, if it remembers. Whoever is reading what is older begins again.
+    async fn compact(&self, before: Revision) -> Result<(), Unavailable> {
+        let _ = before;
+        Ok(())
+    }
 
     /// Returns once the store may have changed since this revision.
     async fn changed(&self, since: Revision);

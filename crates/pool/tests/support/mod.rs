@@ -5,6 +5,7 @@
 pub mod damage;
 pub mod disk;
 pub mod etcd;
+pub mod etcd_cluster;
 pub mod etcd_server;
 
 use std::path::{Path, PathBuf};
@@ -117,6 +118,8 @@ pub struct Pool {
     store: Option<(Runtime, Arc<dyn MetaStore>)>,
     /// The store is this, and each manager has connections of its own to it.
     pub etcd: Option<Server>,
+    /// Where that is, or another etcd.
+    store_at: Option<String>,
     pub managers: Vec<Process>,
     pub benefactors: Vec<Process>,
     memory: u64,
@@ -132,6 +135,8 @@ pub struct Pool {
     sweep: Duration,
     /// How its benefactors scrub.
     scrub: Option<scrub::Config>,
+    /// How long managers that start from now on keep an etcd's history.
+    pub history: Duration,
 }
 
 impl Pool {
@@ -158,8 +163,16 @@ impl Pool {
     /// The same with an etcd as the store. `None`: there is none here.
     pub fn over_etcd(managers: usize, benefactors: usize, memory_mib: usize) -> Option<Self> {
         let etcd = Server::start(&[])?;
+        let at = etcd.address.to_string();
+        let mut pool = Self::over(at, managers, benefactors, memory_mib);
+        pool.etcd = Some(etcd);
+        Some(pool)
+    }
+
+    /// The same with an etcd at these addresses, with commas between them.
+    pub fn over(etcd: String, managers: usize, benefactors: usize, memory_mib: usize) -> Self {
         let disks = (0..benefactors).map(|_| None).collect();
-        Some(Self::begin(managers, memory_mib, disks, Duration::from_millis(100), Some(etcd), None))
+        Self::begin(managers, memory_mib, disks, Duration::from_millis(100), Some(etcd), None)
     }
 
     /// The same with a pause of wardens.
@@ -173,7 +186,7 @@ impl Pool {
         memory_mib: usize,
         disks: Vec<Option<Disk>>,
         sweep: Duration,
-        etcd: Option<Server>,
+        store_at: Option<String>,
         scrub: Option<scrub::Config>,
     ) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
@@ -184,7 +197,8 @@ impl Pool {
         let mut pool = Self {
             directory,
             store,
-            etcd,
+            etcd: None,
+            store_at,
             managers: of_managers,
             benefactors: Vec::new(),
             memory,
@@ -194,6 +208,7 @@ impl Pool {
             session: Duration::from_secs(2),
             sweep,
             scrub,
+            history: manager::Config::default().history,
         };
         pool.open_store();
         (0..managers).for_each(|_| pool.start_manager("127.0.0.1:0"));
@@ -206,8 +221,7 @@ impl Pool {
 
     pub fn open_store(&mut self) {
         let runtime = runtime();
-        if let Some(etcd) = &self.etcd {
-            let address = etcd.address;
+        if let Some(address) = &self.store_at {
             // From a thread of its own: the test itself runs in a runtime.
             let connected = std::thread::scope(|scope| {
                 scope.spawn(|| runtime.block_on(etcd::connect(address, POOL))).join().expect("etcd answers")
@@ -247,13 +261,14 @@ impl Pool {
 
     fn manager(&self, at: &str) -> Process {
         let store = Arc::clone(&self.store.as_ref().expect("the store is open").1);
-        let of_its_own = self.etcd.as_ref().map(|etcd| etcd.address);
+        let of_its_own = self.store_at.clone();
         let config = manager::Config {
             session: self.session,
             benefactor: Duration::from_millis(800),
             role: Duration::from_secs(1),
             probe: Duration::from_millis(50),
             sweep: self.sweep,
+            history: self.history,
             membership: membership::Config {
                 probe_timeout: Duration::from_millis(500),
                 probe_interval: Duration::from_millis(100),

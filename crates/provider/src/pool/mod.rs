@@ -64,7 +64,7 @@ fn error_of(error: &Error) -> ProviderError {
     let why = format!("the pool: {error}");
     match error {
         Error::Address(_) | Error::Path(..) | Error::NotAllowed(_) | Error::Declined(_) => ProviderError::Invalid(why),
-        Error::NoRoom { .. } => ProviderError::Capacity(why),
+        Error::NoRoom { .. } | Error::StoreFull(..) => ProviderError::Capacity(why),
         _ => ProviderError::Transient(why),
     }
 }

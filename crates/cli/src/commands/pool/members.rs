@@ -27,8 +27,8 @@ const DRAINED: Duration = Duration::from_secs(1);
   surgetank pool manager --listen node2:7440 --certificates pki/node2 \\
       --store etcd://node3:2379/scratch --store-ca etcd-ca.pem
 
-It makes the pool's key at its first start: the file `key` in its directory, which benefactors and administrators need. SIGTERM \
-and SIGINT end it; what the pool holds waits for its next start.")]
+It makes the pool's key at its first start: the file `key` in its directory, which benefactors and administrators need. It \
+waits for an etcd that does not answer yet. SIGTERM and SIGINT end it; what the pool holds waits for its next start.")]
 pub struct Manager {
     /// Where the pool's key is kept, and its names unless --store says otherwise
     #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
@@ -135,12 +135,17 @@ impl Manager {
             listen: self.listen.clone(),
             certificates: self.certificates.clone(),
         };
-        let mut manager = ManagerProcess::start(&config).map_err(not_started)?;
+        let waits = |why: &str| output::note(&format!("surgetank: --store: {why}; the manager waits for it"));
+        let Some(mut manager) = ManagerProcess::start(&config, waits, || interrupt.raised()).map_err(not_started)?
+        else {
+            return Ok(());
+        };
         output::print(&format!("pool://{}: a manager", manager.address()))?;
         run_until_told(&interrupt, || Some(format!("the manager has ended: {}", manager.has_ended()?)))?;
-        let left = manager.undrained().map_err(not_started)?.iter().filter(|file| !file.is_lost).count();
-        if left > 0 {
-            output::note(&format!("surgetank: {} drain when a manager runs again", count(left, "file")));
+        match manager.undrained().map(|files| files.iter().filter(|file| !file.is_lost).count()) {
+            Ok(0) => {}
+            Ok(left) => output::note(&format!("surgetank: {} drain when a manager runs again", count(left, "file"))),
+            Err(error) => output::note(&format!("surgetank: whether everything is drained is not known: {error}")),
         }
         Ok(())
     }

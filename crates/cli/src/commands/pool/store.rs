@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use surgetank_model::Bytes;
 use surgetank_pool::meta::etcd;
 use surgetank_report::Failure;
 
@@ -27,6 +28,9 @@ pub struct Store {
     /// File with that user's password
     #[arg(long, value_name = "FILE", requires = "store_user")]
     store_password: Option<PathBuf>,
+    /// Its --quota-backend-bytes, of an etcd before 3.6, which does not say it [default: 2 GiB, as etcd's]
+    #[arg(long, value_name = "SIZE", requires = "store")]
+    store_quota: Option<Bytes>,
 }
 
 impl Store {
@@ -51,6 +55,7 @@ impl Store {
             })?;
             config.user = Some((user.clone(), password.trim_end_matches('\n').to_owned()));
         }
+        config.quota = self.store_quota.map(Bytes::get);
         config.check().map_err(invalid)?;
         Ok(Some(config))
     }

@@ -20,6 +20,8 @@ pub struct Config {
     pub user: Option<(String, String)>,
     /// TLS, if etcd is to be called with it.
     pub tls: Option<Tls>,
+    /// Its quota in bytes, if it does not say that itself, and it is not etcd's default.
+    pub quota: Option<u64>,
 }
 
 /// Certificates, in PEM.
@@ -74,7 +76,7 @@ impl Config {
                 return Err(BadConfig::Address(endpoint.clone()));
             }
         }
-        Ok(Self { endpoints, pool: name.to_owned(), user: None, tls: None })
+        Ok(Self { endpoints, pool: name.to_owned(), user: None, tls: None, quota: None })
     }
 
     /// Refuses what would be sent in the clear beyond this machine.

@@ -184,12 +184,24 @@ pub(super) struct Empty {}
 pub(super) struct StatusResponse {
     #[prost(string, tag = "2")]
     pub(super) version: String,
-    /// Bytes on disk.
+    /// Bytes of its file.
     #[prost(int64, tag = "3")]
     pub(super) db_size: i64,
-    /// Bytes at which it takes no more; 0 before etcd 3.6.
+    /// What is wrong: that it has no leader, and each alarm.
+    #[prost(string, repeated, tag = "8")]
+    pub(super) errors: Vec<String>,
+    /// Bytes of its file that are in use.
+    #[prost(int64, tag = "9")]
+    pub(super) db_size_in_use: i64,
+    /// Bytes at which it takes no more; 0 before etcd 3.6, and negative if there is no quota.
     #[prost(int64, tag = "12")]
     pub(super) db_size_quota: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CompactionRequest {
+    #[prost(int64, tag = "1")]
+    pub(super) revision: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -22,15 +22,15 @@ use surgetank_pool_core::meta::{Key, Prefix, Stored, Value};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use self::client::{Client, GRANT, REVOKE, STATUS, TIME_TO_LIVE, TXN, deepest};
+use self::client::{COMPACT, Client, GRANT, REVOKE, STATUS, TIME_TO_LIVE, TXN, deepest};
 pub use self::config::{BadConfig, Config, Tls};
 use self::messages::{
-    Empty, KeyValue, LeaseGrantRequest, LeaseRequest, LeaseResponse, Op, RangeRequest, RequestOp, StatusResponse,
-    TxnRequest, TxnResponse, op,
+    CompactionRequest, Empty, KeyValue, LeaseGrantRequest, LeaseRequest, LeaseResponse, Op, RangeRequest, RequestOp,
+    StatusResponse, TxnRequest, TxnResponse, op,
 };
 use self::spelling::Spelling;
 use self::watch::Watch;
-use super::{LeaseEnded, MetaStore, Snapshot, Unavailable, keys};
+use super::{LeaseEnded, MetaStore, Snapshot, Unavailable, Usage, keys};
 use crate::wire::Wire;
 
 /// How long what can be repeated is repeated: another leader is elected in a second or two.
@@ -42,6 +42,8 @@ const PAGE: i64 = 512;
 const OPERATIONS: [usize; 6] = [4096, 2048, 1024, 512, 256, 128];
 /// etcd takes requests of 1.5 MiB unless `--max-request-bytes` says otherwise. What is left is for the frames of operations.
 const BYTES_MAX: usize = (3 << 19) - (128 << 10);
+/// etcd's quota unless `--quota-backend-bytes` says otherwise.
+const QUOTA: u64 = 2 << 30;
 /// The first versions in which a former leader with a slow disk does not revoke all leases (etcd#15247).
 const FIXED: [(u64, u64, u64); 2] = [(3, 4, 31), (3, 5, 13)];
 
@@ -51,8 +53,36 @@ pub struct Etcd {
     spelling: Spelling,
     limits: Limits,
     watch: Watch,
+    /// Of an etcd that does not say it.
+    quota: u64,
     /// Why the last transaction's outcome is unknown: each reason is told once.
     told: Mutex<String>,
+}
+
+/// Why an etcd is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotConnected {
+    /// It does not answer now: it may be starting, or elect a leader.
+    #[error("{0}")]
+    Silent(String),
+    /// It refuses, is too old, or has something else under the pool's name.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+impl NotConnected {
+    fn of(error: &Status) -> Self {
+        let is_over = matches!(error.code(), Code::ResourceExhausted | Code::DeadlineExceeded) || may_pass(error);
+        if is_over { Self::Silent(sentence(error)) } else { Self::Unfit(sentence(error)) }
+    }
+
+    fn at(self, endpoints: &[String]) -> Self {
+        let at = |why: String| format!("etcd at {}: {why}", endpoints.join(", "));
+        match self {
+            Self::Silent(why) => Self::Silent(at(why)),
+            Self::Unfit(why) => Self::Unfit(at(why)),
+        }
+    }
 }
 
 /// A part of a read: a key, or the keys of a prefix from some key on.
@@ -65,16 +95,17 @@ impl Etcd {
     /// Looks for the etcd, and makes the pool if it has none of the name. A task of the runtime in which this is called follows changes.
     ///
     /// # Errors
-    /// A sentence: etcd does not answer, refuses, is too old, or has something else under the name.
-    pub async fn connect(config: &Config) -> Result<Self, Unavailable> {
-        let failed = |why: String| Unavailable(format!("etcd at {}: {why}", config.endpoints.join(", ")));
-        let client = Client::new(config).map_err(failed)?;
-        check_version(&client, config.endpoints.len()).await.map_err(failed)?;
+    /// [`NotConnected`].
+    pub async fn connect(config: &Config) -> Result<Self, NotConnected> {
+        let at = |error: NotConnected| error.at(&config.endpoints);
+        let client = Client::new(config).map_err(NotConnected::Unfit).map_err(at)?;
+        check_version(&client).await.map_err(at)?;
         let spelling = Spelling::new(&config.pool);
-        let limits = Limits { operations: operations(&client, &spelling).await.map_err(failed)?, bytes: BYTES_MAX };
-        make(&client, &spelling, &config.pool).await.map_err(failed)?;
+        let limits = Limits { operations: operations(&client, &spelling).await.map_err(at)?, bytes: BYTES_MAX };
+        make(&client, &spelling, &config.pool).await.map_err(at)?;
         let watch = Watch::start(Arc::clone(&client), spelling.root());
-        Ok(Self { client, spelling, limits, watch, told: Mutex::default() })
+        let quota = config.quota.unwrap_or(QUOTA);
+        Ok(Self { client, spelling, limits, watch, quota, told: Mutex::default() })
     }
 
     /// What does not fit into one transaction is read at the revision of the first one.
@@ -96,7 +127,8 @@ impl Etcd {
                 success.push(op(Op::Range(RangeRequest { key, keys_only: true, ..RangeRequest::default() })));
             }
             let request = TxnRequest { success, ..TxnRequest::default() };
-            let answer: TxnResponse = self.client.ask(TXN, request).await?;
+            // No member answers before it has heard from the majority.
+            let answer: TxnResponse = self.client.ask_any(TXN, request).await?;
             if revision == 0 {
                 revision = messages::revision(answer.header.as_ref());
                 found.revision = spelling::revision(revision);
@@ -142,7 +174,7 @@ impl Etcd {
     async fn ended(&self, transaction: &Transaction) -> Option<Lease> {
         let leases: BTreeSet<Lease> = transaction.writes.iter().filter_map(leased).collect();
         for lease in &leases {
-            let asked = self.client.ask(TIME_TO_LIVE, LeaseRequest { id: spelling::lease(*lease) }).await;
+            let asked = self.client.ask_any(TIME_TO_LIVE, LeaseRequest { id: spelling::lease(*lease) }).await;
             if asked.is_ok_and(|left: LeaseResponse| left.ttl < 0) {
                 return Some(*lease);
             }
@@ -204,17 +236,11 @@ fn sentence(error: &Status) -> String {
     }
 }
 
-/// Refuses versions that end the leases of those who are well; of all members.
-async fn check_version(client: &Client, members: usize) -> Result<(), String> {
-    let mut last = None;
-    for _ in 0..members {
-        match client.ask::<_, StatusResponse>(STATUS, Empty {}).await {
-            Ok(status) => return is_fixed(&status.version),
-            // The next one is asked now.
-            Err(error) => last = Some(sentence(&error)),
-        }
-    }
-    Err(last.unwrap_or_default())
+/// Refuses versions that end the leases of those who are well; of all members that answer.
+async fn check_version(client: &Client) -> Result<(), NotConnected> {
+    let members = client.ask_each::<_, StatusResponse>(STATUS, Empty {}).await;
+    let members = members.map_err(|error| NotConnected::of(&error))?;
+    members.iter().try_for_each(|member| is_fixed(&member.version)).map_err(NotConnected::Unfit)
 }
 
 fn is_fixed(version: &str) -> Result<(), String> {
@@ -231,40 +257,44 @@ fn is_fixed(version: &str) -> Result<(), String> {
 }
 
 /// How many operations it takes in a transaction: it is asked with compares alone, which change nothing.
-async fn operations(client: &Client, spelling: &Spelling) -> Result<usize, String> {
+async fn operations(client: &Client, spelling: &Spelling) -> Result<usize, NotConnected> {
     for operations in OPERATIONS {
         let compare = vec![spelling::none_under(spelling.mark()); operations];
-        let asked = client.ask::<_, TxnResponse>(TXN, TxnRequest { compare, ..TxnRequest::default() }).await;
+        let asked = client.ask_any::<_, TxnResponse>(TXN, TxnRequest { compare, ..TxnRequest::default() }).await;
         match asked {
             Ok(_) => return Ok(operations),
             Err(status) if status.message().contains("too many operations") => {}
-            Err(error) => return Err(sentence(&error)),
+            Err(error) => return Err(NotConnected::of(&error)),
         }
     }
-    Err("it takes fewer than 128 operations in a transaction: start it with --max-txn-ops=128 or more".to_owned())
+    let few = "it takes fewer than 128 operations in a transaction: start it with --max-txn-ops=128 or more";
+    Err(NotConnected::Unfit(few.to_owned()))
 }
 
 /// Makes the pool of the name, or recognises it.
-async fn make(client: &Client, spelling: &Spelling, pool: &str) -> Result<(), String> {
+async fn make(client: &Client, spelling: &Spelling, pool: &str) -> Result<(), NotConnected> {
     let look = RangeRequest { key: spelling.mark(), ..RangeRequest::default() };
     let request = TxnRequest {
         compare: vec![spelling::none_under(spelling.root())],
         success: vec![spelling::put(spelling.mark(), spelling::FORMAT.to_vec(), 0)],
         failure: vec![op(Op::Range(look))],
     };
-    let answer: TxnResponse = client.ask(TXN, request).await.map_err(|error| sentence(&error))?;
+    // Whichever copy comes first makes it, and the others find it.
+    let answer: TxnResponse = client.ask_any(TXN, request).await.map_err(|error| NotConnected::of(&error))?;
     if answer.succeeded {
         return Ok(());
     }
     let found = answer.responses.into_iter().next().and_then(|answer| answer.range?.kvs.into_iter().next());
     match found.map(|found| found.value) {
         Some(format) if format == spelling::FORMAT => Ok(()),
-        Some(format) => Err(format!(
+        Some(format) => Err(NotConnected::Unfit(format!(
             "pool `{pool}` has the format `{}`, and this program reads `{}`: use the program that made it",
             format.escape_ascii(),
             spelling::FORMAT.escape_ascii()
-        )),
-        None => Err(format!("its keys below /{pool}/ are not a pool's: give the pool another name")),
+        ))),
+        None => {
+            Err(NotConnected::Unfit(format!("its keys below /{pool}/ are not a pool's: give the pool another name")))
+        }
     }
 }
 
@@ -272,6 +302,21 @@ fn stored(of: KeyValue) -> Result<Stored, Status> {
     let KeyValue { key, create_revision, mod_revision, value } = of;
     let value = Value::from_bytes(value).map_err(|_| damaged(&key))?;
     Ok(Stored { value, created: spelling::revision(create_revision), modified: spelling::revision(mod_revision) })
+}
+
+/// How full a member is; `None`: it has no quota.
+fn usage(member: &StatusResponse, quota: u64) -> Option<Usage> {
+    let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
+    Some(Usage {
+        size: bytes(member.db_size),
+        in_use: bytes(member.db_size_in_use),
+        quota: match member.db_size_quota {
+            ..0 => return None,
+            0 => quota,
+            quota => bytes(quota),
+        },
+        takes_nothing: member.errors.iter().any(|error| error.contains("NOSPACE")),
+    })
 }
 
 fn leased(write: &Write) -> Option<Lease> {
@@ -331,12 +376,38 @@ impl MetaStore for Etcd {
 
     async fn end(&self, lease: Lease) -> Result<(), Unavailable> {
         repeated(|| async {
-            match self.client.ask::<_, Empty>(REVOKE, LeaseRequest { id: spelling::lease(lease) }).await {
+            match self.client.ask_any::<_, Empty>(REVOKE, LeaseRequest { id: spelling::lease(lease) }).await {
                 Err(status) if status.code() == Code::NotFound => Ok(()),
                 ended => ended.map(drop),
             }
         })
         .await
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        true
+    }
+
+    async fn usage(&self) -> Result<Option<Usage>, Unavailable> {
+        let members = self.client.ask_each::<_, StatusResponse>(STATUS, Empty {}).await;
+        let members = members.map_err(|error| Unavailable(format!("etcd: {}", sentence(&error))))?;
+        Ok(members.iter().filter_map(|member| usage(member, self.quota)).max_by_key(Usage::parts_taken))
+    }
+
+    async fn compact(&self, before: Revision) -> Result<(), Unavailable> {
+        let revision = before.0.cast_signed();
+        let Err(error) = self.client.ask::<_, Empty>(COMPACT, CompactionRequest { revision }).await else {
+            return Ok(());
+        };
+        let why = match error.code() {
+            // Somebody else has compacted more.
+            Code::OutOfRange => return Ok(()),
+            Code::PermissionDenied => {
+                "only a user with the role root may: start etcd with --auto-compaction-retention=5m".to_owned()
+            }
+            _ => sentence(&error),
+        };
+        Err(Unavailable(format!("etcd: its history is not compacted: {why}")))
     }
 
     async fn changed(&self, since: Revision) {

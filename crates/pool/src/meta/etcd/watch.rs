@@ -63,15 +63,21 @@ async fn follow(client: Arc<Client>, root: Vec<u8>, newest: Arc<Sender<u64>>) {
     }
 }
 
-/// Its first message has the newest revision, so what happened before is not missed.
+/// Its first message has the member's newest revision, and what that does not have yet comes later: nothing is missed.
 async fn follow_one(client: &Client, root: &[u8], newest: &Sender<u64>) -> Result<(), Status> {
     let create = WatchCreateRequest { key: root.to_vec(), range_end: end_of(root.to_vec()) };
-    let mut stream: Streaming<WatchResponse> = client.watch(WatchRequest { create: Some(create) }).await?;
-    while let Some(message) = stream.message().await? {
+    let (member, mut stream): (usize, Streaming<WatchResponse>) =
+        client.watch(WatchRequest { create: Some(create) }).await?;
+    loop {
+        // One that stands still says nothing, and neither that it does.
+        let message = tokio::select! {
+            message = stream.message() => message?,
+            () = client.left(member) => None,
+        };
+        let Some(message) = message else { return Ok(()) };
         hear(newest, messages::revision(message.header.as_ref()).cast_unsigned());
         if message.canceled {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
 }
