@@ -261,3 +261,76 @@ impl<T: Wire> Wire for Arc<T> {
         T::take(from).map(Self::new)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use surgetank_pool_core::meta::value::Base;
+
+    use super::*;
+
+    fn words(numbers: &[u64]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    /// A store that an earlier release has written is read, and what has nothing new in it is written as that release did.
+    #[test]
+    fn nodes_and_groups_of_earlier_releases_are_read_and_written_as_they_were() {
+        let name = Name::new(b"file").expect("it is a name");
+        let owner: Vec<u8> = [0o644_u32, 7, 8].iter().flat_map(|number| number.to_le_bytes()).collect();
+        let bytes = [
+            vec![2, 0, 1],
+            3_u32.to_le_bytes().to_vec(),
+            vec![1],
+            words(&[5]),
+            4_u32.to_le_bytes().to_vec(),
+            b"file".to_vec(),
+            owner,
+            words(&[11, 12, 13, 4096, 6, 5, 4]),
+            vec![1, 1],
+        ];
+        let node = Node {
+            owner: (0o644, 7, 8),
+            times: Times { accessed: 11, modified: 12, changed: 13 },
+            size: 4096,
+            version: Version(6),
+            journalled: Version(5),
+            published: Version(4),
+            covers: true,
+            torn: true,
+            ..Node::new(Kind::File(FileState::Replicated), MountId(3), Some((Inode(5), name)), (0, 0, 0))
+        };
+        let value = Value::Node(node.clone());
+        assert_eq!(Value::from_bytes(bytes.concat().into()), Ok(value.clone()));
+        assert_eq!(value.to_bytes(), bytes.concat());
+
+        let one = 1_u32.to_le_bytes();
+        let place = [9_u32.to_le_bytes().to_vec(), words(&[10])].concat();
+        let bytes = [
+            vec![4],
+            one.to_vec(),
+            one.to_vec(),
+            place,
+            vec![0, 1],
+            words(&[3 << 20]),
+            77_u32.to_le_bytes().to_vec(),
+            words(&[12]),
+        ];
+        let places = vec![Place { id: BenefactorId(9), incarnation: Incarnation(10) }];
+        let layout = Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }] };
+        let group = Group { layout, bytes: 3 << 20, digest: 77, by: SessionId(12), absent: BTreeSet::new() };
+        let value = Value::Group(group.clone());
+        assert_eq!(Value::from_bytes(bytes.concat().into()), Ok(value.clone()));
+        assert_eq!(value.to_bytes(), bytes.concat());
+
+        let base = Base { draft: Some(1), size: 2, version: Version(3), changes: 4 };
+        for value in [
+            Value::Node(Node { base: Some(base), ..node }),
+            Value::Group(Group { absent: [0, 2].into(), ..group.clone() }),
+        ] {
+            assert_eq!(Value::from_bytes(value.to_bytes().into()), Ok(value));
+        }
+        // Chunks behind its end are none.
+        let value = Value::Group(Group { absent: [5].into(), ..group });
+        assert_eq!(Value::from_bytes(value.to_bytes().into()), Err(Malformed));
+    }
+}

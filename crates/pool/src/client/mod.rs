@@ -456,6 +456,7 @@ impl Inner {
         if numbers.0 == numbers.1 {
             match self.ask(Request::Numbers(self.lease)).await? {
                 Reply::Numbers(first) => *numbers = (first, first + NUMBERS),
+                Reply::Renewed(false) => return Err(Error::SessionEnded(self.config.mount.clone())),
                 _ => return Err(senseless()),
             }
         }

@@ -91,7 +91,8 @@ impl Manager {
         grant.map_or(Ok(()), |grant| rights::may_use(grant, &of))?;
         let time = self.config.session;
         let lease = self.store.grant(time).await.map_err(unavailable)?;
-        let session = SessionId(unique(&*self.store, lease).await.map_err(unavailable)?.0);
+        let begun = unique(&*self.store, lease).await.map_err(unavailable)?;
+        let session = SessionId(begun.map_err(|ended| Refused::unavailable(ended.to_string()))?.0);
         let writes = vec![Write::PutLeased(Key::Session(session), Value::Session(session), lease)];
         if !self.commit(vec![Compare::Absent(Key::Session(session))], writes).await.map_err(unavailable)? {
             return Err(Refused::unavailable("the session did not begin"));

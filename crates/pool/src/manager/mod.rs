@@ -44,7 +44,7 @@ use self::rights::Within;
 use self::roles::Tenure;
 pub use self::target::ASIDE;
 pub(crate) use self::target::draft_name;
-use crate::meta::{MetaStore, Unavailable};
+use crate::meta::{LeaseEnded, MetaStore, Unavailable};
 use crate::rpc::{Listener, Service};
 use crate::security::token::Claims;
 use crate::security::{Access, Credentials};
@@ -204,13 +204,13 @@ pub(crate) async fn pool(store: &dyn MetaStore) -> Result<u64, Unavailable> {
 }
 
 /// A revision that no other transaction has: the base of numbers that nobody else uses.
-async fn unique(store: &dyn MetaStore, lease: Lease) -> Result<Revision, Unavailable> {
+async fn unique(store: &dyn MetaStore, lease: Lease) -> Result<Result<Revision, LeaseEnded>, Unavailable> {
     let receipt = Key::Receipt(0, lease.0);
     let writes = vec![Write::PutLeased(receipt, Value::Receipt, lease)];
     match store.commit(&Transaction { compares: Vec::new(), writes }).await {
-        Ok(Outcome::Committed(revision)) => Ok(revision),
+        Ok(Outcome::Committed(revision)) => Ok(Ok(revision)),
         Ok(_) => Err(Unavailable("it did not say what became of a transaction".to_owned())),
-        Err(ended) => Err(Unavailable(ended.to_string())),
+        Err(ended) => Ok(Err(ended)),
     }
 }
 
@@ -269,9 +269,10 @@ impl Service for Manager {
             Request::Renew(lease) => self.store.renew(lease).await.map(Reply::Renewed),
             Request::Begin(begin) => return self.begin(&by, begin).await,
             Request::End(session, lease) => self.end(session, lease).await,
-            Request::Numbers(lease) => {
-                unique(&*self.store, lease).await.map(|revision| Reply::Numbers(revision.0 * NUMBERS))
-            }
+            Request::Numbers(lease) => unique(&*self.store, lease).await.map(|revision| match revision {
+                Ok(revision) => Reply::Numbers(revision.0 * NUMBERS),
+                Err(_) => Reply::Renewed(false),
+            }),
             Request::Lookup(directory, path) => self.lookup(directory, &path, within).await,
             Request::Import(directory, path, number) => self.import(directory, &path, number, &by).await,
             Request::Recorded(inode, directory, name) => self.recorded(inode, directory, &name, within).await,

@@ -25,7 +25,7 @@ impl Tenure {
     pub(super) async fn begin(store: &dyn MetaStore, time: Duration) -> Result<Self, Unavailable> {
         let until = Instant::now() + time;
         let lease = store.grant(time).await?;
-        let manager = unique(store, lease).await?.0;
+        let manager = unique(store, lease).await?.map_err(|ended| Unavailable(ended.to_string()))?.0;
         Ok(Self { manager, lease, time, until: Mutex::new(until) })
     }
 
