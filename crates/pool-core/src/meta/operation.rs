@@ -110,6 +110,9 @@ pub enum Operation {
         size: u64,
         /// Groups that are new or have changed.
         groups: Vec<(u32, Group)>,
+        /// The session's last handle for writing is closed with it: the number of an entry in the journal, as of
+        /// [`Operation::Close`].
+        close: Option<u64>,
     },
     /// A session's last handle for writing is closed; with the last writer's, the file is published.
     Close {
@@ -392,7 +395,9 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
         Operation::Create { at, fresh, writer, owner } => recorder.create(at, *fresh, *writer, *owner),
         Operation::OpenForWriting { inode, writer } => recorder.open_for_writing(*inode, *writer),
         Operation::MakeDirectory { at, fresh, journal, owner } => recorder.make_directory(at, *fresh, *journal, *owner),
-        Operation::Commit { inode, session, on, size, groups } => recorder.commit(*inode, *session, *on, *size, groups),
+        Operation::Commit { inode, session, on, size, groups, close } => {
+            recorder.commit((*inode, *session), *on, *size, groups, *close)
+        }
         Operation::Close { inode, session, journal } => recorder.close(*inode, *session, *journal),
         Operation::WriterLost { inode, journal } => recorder.writer_lost(*inode, *journal),
         Operation::Rename { from, to, replace, journal } => recorder.rename(from, to, *replace, *journal),

@@ -172,7 +172,7 @@ impl World {
         let version = self.versions.entry(inode).or_default();
         let (on, size) = (Version(*version), *version);
         *version += 1;
-        self.done(&Operation::Commit { inode, session: SESSION, on: (on, 0), size, groups: Vec::new() })
+        self.done(&Operation::Commit { inode, session: SESSION, on: (on, 0), size, groups: Vec::new(), close: None })
     }
 
     fn close(&mut self) -> Result<(), String> {

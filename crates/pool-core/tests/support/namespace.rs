@@ -161,7 +161,7 @@ impl Namespace {
                 }
                 Ok(Reply::Inode(*inode))
             }
-            Operation::Commit { inode, session, on, size, groups } => {
+            Operation::Commit { inode, session, on, size, groups, close } => {
                 let benefactors = self.benefactors.clone();
                 let file = self.file(*inode)?;
                 if !file.writers.contains(session) {
@@ -187,6 +187,9 @@ impl Namespace {
                 let (version, groups) = (file.version, file.groups.clone());
                 self.history.insert((*inode, version), groups);
                 let file = self.file(*inode)?;
+                if close.is_some() {
+                    file.writers.remove(session);
+                }
                 Ok(Reply::Version(Version(file.version)))
             }
             Operation::Close { inode, session, .. } => {
@@ -333,7 +336,9 @@ impl Namespace {
         if let Operation::MakeDirectory { fresh, .. } = operation {
             self.target.insert(now[&Inode(*fresh)].clone(), AtTarget::Directory(Inode(*fresh)));
         }
-        if let Operation::Close { inode, journal, .. } | Operation::WriterLost { inode, journal } = operation
+        if let Operation::Close { inode, journal, .. }
+        | Operation::WriterLost { inode, journal }
+        | Operation::Commit { inode, close: Some(journal), .. } = operation
             && let Some(file) = self.files.get_mut(inode)
             && file.writers.is_empty()
             && file.version > file.closed

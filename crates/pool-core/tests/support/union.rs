@@ -322,7 +322,8 @@ impl World {
         };
         let content = self.number();
         self.contents.insert((inode, on.next()), content);
-        let commit = Operation::Commit { inode, session: WRITER.0, on: (on, 0), size: content, groups: Vec::new() };
+        let commit =
+            Operation::Commit { inode, session: WRITER.0, on: (on, 0), size: content, groups: Vec::new(), close: None };
         self.done(&commit)?;
         let number = self.truth.get(&path).map(|(number, _)| *number);
         let names = self.truth.values_mut().filter(|(of, _)| Some(*of) == number);

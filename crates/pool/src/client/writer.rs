@@ -206,8 +206,11 @@ impl Writer {
     /// [`Error`]: what was not committed is not in the file.
     pub async fn close(mut self) -> Result<(), Error> {
         self.is_well()?;
-        self.commit(true).await?;
-        self.inner.close(&self.path, self.inode).await
+        let journal = self.inner.number().await?;
+        match self.commit_and(true, Some(journal)).await? {
+            true => Ok(()),
+            false => self.inner.close(&self.path, self.inode).await,
+        }
     }
 
     /// Closes a file without what is not committed: the target is to have the newest commit.
@@ -280,8 +283,7 @@ impl Writer {
             (at, bytes) = (at + room as u64, rest);
             // What is committed makes room when it is drained; what is not keeps its room.
             let is_short = self.room().is_some_and(|room| room.saturating_mul(2 * CHUNK) < self.uncommitted);
-            if is_short && self.uncommitted >= UNCOMMITTED_MIN || self.uncommitted >= self.inner.config.uncommitted_max
-            {
+            if is_short && self.uncommitted >= UNCOMMITTED_MIN || self.uncommitted > self.inner.config.uncommitted_max {
                 self.commit(false).await?;
             }
         }
@@ -371,10 +373,15 @@ impl Writer {
 
     /// Commits what was written, if anything was or `even_empty` and nothing was committed ever.
     async fn commit(&mut self, even_empty: bool) -> Result<(), Error> {
+        self.commit_and(even_empty, None).await.map(|_| ())
+    }
+
+    /// The same, and closes the file with it, with that number of an entry in the journal; `false`: there was nothing to commit.
+    async fn commit_and(&mut self, even_empty: bool, close: Option<u64>) -> Result<bool, Error> {
         self.stage_current().await?;
         let nothing = self.size == self.committed && self.groups.values().all(|group| !group.changed);
         if nothing && !(even_empty && self.version == Version::NONE) {
-            return Ok(());
+            return Ok(false);
         }
         let until = self.inner.until();
         loop {
@@ -387,8 +394,8 @@ impl Writer {
                 self.look_again().await?;
                 continue;
             }
-            match self.commit_sealed().await {
-                Ok(true) => return Ok(()),
+            match self.commit_sealed(close).await {
+                Ok(true) => return Ok(true),
                 Ok(false) if Instant::now() >= until => {
                     return Err(self.no_room(format!("the leases of {} benefactors have ended", self.gone.len())));
                 }
@@ -400,11 +407,11 @@ impl Writer {
         }
     }
 
-    /// Commits what is sealed; `false`: benefactors are in another life, or their leases have ended.
-    async fn commit_sealed(&mut self) -> Result<bool, Error> {
+    /// Commits what is sealed, and closes the file with it; `false`: benefactors are in another life, or their leases have ended.
+    async fn commit_sealed(&mut self, close: Option<u64>) -> Result<bool, Error> {
         let (inode, session, size, groups) = (self.inode, self.inner.session, self.size, self.changed_groups());
         let on = (self.version, self.node.as_ref().map_or(0, Node::changes));
-        let operation = Operation::Commit { inode, session, on, size, groups };
+        let operation = Operation::Commit { inode, session, on, size, groups, close };
         match self.inner.operate(&self.path, &operation).await {
             Ok(None) => self.committed(self.version.next()),
             Ok(Some(Done::Version(version))) => self.committed(version),

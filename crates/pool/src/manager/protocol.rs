@@ -282,7 +282,7 @@ wire_enum! {
         0 = Create { at, fresh, writer, owner },
         1 = OpenForWriting { inode, writer },
         2 = MakeDirectory { at, fresh, journal, owner },
-        3 = Commit { inode, session, on, size, groups },
+        3 = Commit { inode, session, on, size, groups, close },
         4 = Close { inode, session, journal },
         5 = WriterLost { inode, journal },
         6 = Rename { from, to, replace, journal },

@@ -27,11 +27,11 @@ impl Recorder<'_> {
 
     pub(super) fn commit(
         &mut self,
-        inode: Inode,
-        session: SessionId,
+        (inode, session): (Inode, SessionId),
         (on, changes): (Version, u64),
         size: u64,
         groups: &[(u32, Group)],
+        close: Option<u64>,
     ) -> Answer {
         let node = match planted(Bug::CommitWithoutVersion) {
             false => self.file(inode)?,
@@ -56,8 +56,14 @@ impl Recorder<'_> {
         }
         let (kind, base) = (Kind::File(FileState::Replicated), node.rests_on());
         let times = Times { modified: self.now(), changed: self.now(), ..node.times };
-        self.put(Key::Node(inode), Value::Node(Node { kind, base, times, size, version, torn: false, ..node }));
-        Ok(Reply::Version(version))
+        let node = Node { kind, base, times, size, version, torn: false, ..node };
+        match close {
+            Some(journal) => self.close_as((inode, session), node, journal),
+            None => {
+                self.put(Key::Node(inode), Value::Node(node));
+                Ok(Reply::Version(version))
+            }
+        }
     }
 
     /// Removes the groups that are written anew, but for those of versions that the target needs.
@@ -99,6 +105,11 @@ impl Recorder<'_> {
         if self.stays(Key::Writer(inode, session))?.is_none() {
             return Err(Refusal::NotTheWriter.into());
         }
+        self.close_as((inode, session), node, journal)
+    }
+
+    /// A session that writes a file does so no more.
+    fn close_as(&mut self, (inode, session): (Inode, SessionId), node: Node, journal: u64) -> Answer {
         let others = self.somebody_writes(inode, Some(session))?;
         self.delete(Key::Writer(inode, session));
         self.publish_unless(others, inode, node, journal)

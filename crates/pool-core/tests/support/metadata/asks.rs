@@ -75,7 +75,8 @@ impl World {
                         };
                         let on = (Version(self.truth.version(inode).0.saturating_sub(stale)), changes);
                         let size = self.random.below(1000);
-                        Operation::Commit { inode, session, on, size, groups: groups.into_iter().collect() }
+                        let close = self.random.chance(0.3).then(|| self.number());
+                        Operation::Commit { inode, session, on, size, groups: groups.into_iter().collect(), close }
                     }
                     15..=17 => Operation::Close { inode, session, journal: self.number() },
                     19 | 20 => Operation::Evict { inode, changes: self.number() },

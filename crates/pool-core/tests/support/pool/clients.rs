@@ -382,7 +382,8 @@ impl World {
                         (index, Group { layout, bytes, digest, by: session, absent: BTreeSet::new() })
                     });
                     let (groups, on) = (groups.collect(), (on, 0));
-                    self.request(at, For::Commit(inode, id), Operation::Commit { inode, session, on, size, groups });
+                    let commit = Operation::Commit { inode, session, on, size, groups, close: None };
+                    self.request(at, For::Commit(inode, id), commit);
                 }
                 Effect::Settle(groups) => self.settle_commit(at, inode, &groups),
                 Effect::Committed(_) => {}

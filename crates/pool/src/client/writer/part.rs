@@ -71,7 +71,7 @@ impl Writer {
     pub(super) async fn commit_part(&mut self) -> Result<bool, Error> {
         let Some(aside) = self.set_aside() else { return Ok(false) };
         let is_any = self.groups.values().any(|group| group.changed);
-        let done = if is_any && self.seal_all().await { self.commit_sealed().await } else { Ok(false) };
+        let done = if is_any && self.seal_all().await { self.commit_sealed(None).await } else { Ok(false) };
         self.put_back(aside, matches!(done, Ok(true)));
         match done {
             Err(Error::Refused(_, Refusal::Moved)) => {
