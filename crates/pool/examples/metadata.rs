@@ -234,7 +234,8 @@ async fn transactions_of_a_file(store: &Arc<Counted>, mib: u64) -> Result<u64, F
     let config = benefactor::Config {
         id: BenefactorId(0),
         domain: Domain(0),
-        memory: (mib + 64) << 20,
+        // With less, a client commits on the way, so that what is committed can be drained.
+        memory: (3 * mib + 64) << 20,
         ssd: None,
         leaving: false,
         advertise: None,
@@ -249,6 +250,9 @@ async fn transactions_of_a_file(store: &Arc<Counted>, mib: u64) -> Result<u64, F
     while client.status().await?.benefactors.iter().all(|(_, free)| *free == 0) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    // A session asks for numbers once in many files.
+    client.create("first").await?.close().await?;
+    client.wait_drained("first", Duration::from_secs(60)).await?;
     // What wardens do at the start is over.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let before = store.committed.load(Ordering::Relaxed);

@@ -297,11 +297,13 @@ fn every_mistake_is_told_in_a_sentence() {
         let wide = PoolClient::begin(config).await.unwrap();
         let failed = write(&wide, "other", b"x").await.unwrap_err().to_string();
         assert!(failed.contains("3 copies need benefactors in 3 failure domains; there are 2"), "{failed}");
-        // A file that is larger than the pool.
+        // A file that is larger than the pool, while the target is gone.
         let mut config = pool.config(1);
-        config.timeout = Duration::from_millis(500);
+        config.timeout = Duration::from_secs(2);
         let client = PoolClient::begin(config).await.unwrap();
-        let failed = write(&client, "large", &bytes(1, 40 * MIB)).await.unwrap_err().to_string();
+        let mut writer = client.create("large").await.unwrap();
+        std::fs::rename(pool.target(), pool.directory.path().join("away")).unwrap();
+        let failed = writer.write(&bytes(1, 40 * MIB)).await.unwrap_err().to_string();
         assert!(failed.contains("has no room until something is drained"), "{failed}");
     });
 }

@@ -345,9 +345,12 @@ impl Pool {
         let mut named = Vec::new();
         for (_, stored) in read.prefixes.into_iter().flatten() {
             match stored.value {
-                // A lease outlasts its process for a moment.
-                Value::Lends(lends) if self.benefactors[lends.place.id.0 as usize].runtime.is_some() => {
-                    alive.push(lends.place);
+                // A lease outlasts its process for a moment, also when the next life has begun.
+                Value::Lends(lends) => {
+                    let process = &self.benefactors[lends.place.id.0 as usize];
+                    if process.runtime.is_some() && process.address == lends.address {
+                        alive.push(lends.place);
+                    }
                 }
                 Value::Group(group) => named.extend(group.layout.places()),
                 _ => {}

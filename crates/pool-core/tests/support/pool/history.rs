@@ -107,7 +107,8 @@ impl Spec for File {
             (OfFile::Commit { on, .. }, Some(Err(Refusal::Version(version)))) => {
                 !self.gone && *version == self.version && version != on
             }
-            (OfFile::Commit { .. }, Some(Err(Refusal::Benefactors(_)))) => may,
+            // Or the file has left the pool, which is no call of a client.
+            (OfFile::Commit { .. }, Some(Err(Refusal::Benefactors(_) | Refusal::Moved))) => may,
             (_, Some(Err(Refusal::NotTheWriter))) => !self.gone,
             (OfFile::Open, Some(heard)) => !self.gone && *heard == Ok((self.version, None)),
             (OfFile::Read, Some(heard)) => !self.gone && *heard == Ok((self.version, Some(self.size))),
