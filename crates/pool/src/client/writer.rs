@@ -85,6 +85,8 @@ pub struct Writer {
     /// Bytes of the file as committed.
     committed: u64,
     size: u64,
+    /// The smallest size to which it was cut off since it was committed.
+    cut: Option<u64>,
     groups: BTreeMap<u32, Group>,
     /// The chunk that is being written: where it begins, and its bytes.
     current: Option<(u64, Vec<u8>)>,
@@ -119,6 +121,7 @@ impl Writer {
             full: None,
             committed: size,
             size,
+            cut: None,
             groups: BTreeMap::new(),
             current: None,
             read: None,
@@ -433,7 +436,7 @@ impl Writer {
 
     /// The store has it.
     fn committed(&mut self, version: Version) {
-        (self.version, self.committed) = (version, self.size);
+        (self.version, self.committed, self.cut) = (version, self.size, None);
         if let Some(node) = &mut self.node {
             // The commit rests on what the former one rested on.
             (node.base, node.kind) = (node.rests_on(), Kind::File(FileState::Replicated));

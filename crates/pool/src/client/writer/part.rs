@@ -69,26 +69,23 @@ impl Writer {
 
     /// Commits all but the chunks that do not have all their copies, and what lies behind the first new one of them; whether there was any.
     pub(super) async fn commit_part(&mut self) -> Result<bool, Error> {
-        let Some(aside) = self.set_aside() else { return Ok(false) };
-        let is_any = self.groups.values().any(|group| group.changed);
-        let done = if is_any && self.seal_all().await { self.commit_sealed(None).await } else { Ok(false) };
-        self.put_back(aside, matches!(done, Ok(true)));
-        match done {
-            Err(Error::Refused(_, Refusal::Moved)) => {
-                self.look_again().await?;
-                Ok(false)
+        loop {
+            let Some(aside) = self.set_aside() else { return Ok(false) };
+            let is_any = self.groups.values().any(|group| group.changed);
+            let done = if is_any && self.seal_all().await { self.commit_sealed(None).await } else { Ok(false) };
+            self.put_back(aside, matches!(done, Ok(true)));
+            match done {
+                // What was sealed names chunks that have left the pool, which keep their room until it is sealed without them.
+                Err(Error::Refused(_, Refusal::Moved)) => drop(self.look_again().await?),
+                done => return done,
             }
-            done => done,
         }
     }
 
-    /// `None`: a file that was cut off is committed as a whole.
+    /// `None`: what would be committed is shorter than the file was cut off.
     fn set_aside(&mut self) -> Option<Aside> {
         let mut aside =
             Aside { chunks: Vec::new(), groups: Vec::new(), size: self.size, uncommitted: self.uncommitted };
-        if self.groups.values().any(|group| group.is_cut) {
-            return None;
-        }
         let mut end = self.size;
         for (index, group) in self.groups.iter_mut().filter(|(_, group)| group.changed) {
             let first = span::of_group(*index).0;
@@ -121,10 +118,14 @@ impl Writer {
                 .map(|(number, _)| *number)
                 .collect();
             behind.into_iter().for_each(|number| aside.take(group, (*index, number)));
-            if group.changed && group.chunks.values().all(|chunk| chunk.bytes.is_none()) {
+            if group.changed && !group.is_cut && group.chunks.values().all(|chunk| chunk.bytes.is_none()) {
                 group.changed = false;
                 aside.groups.push(*index);
             }
+        }
+        if self.cut.is_some_and(|cut| end < cut) {
+            self.put_back(aside, false);
+            return None;
         }
         self.size = end;
         Some(aside)

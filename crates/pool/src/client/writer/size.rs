@@ -47,6 +47,7 @@ impl Writer {
 
     async fn cut_off(&mut self, size: u64) -> Result<(), Error> {
         self.read = None;
+        self.cut = Some(self.cut.map_or(size, |cut| cut.min(size)));
         let begins = size - size % CHUNK;
         // What lies behind need not be written first.
         if self.current.as_ref().is_some_and(|(current, _)| *current >= size) {
