@@ -61,22 +61,27 @@ pub(super) async fn drain(
     let base = node.rests_on();
     let Some((size, of_base)) = extent(&known, base) else {
         tracing::error!("file {inode}: a part of version {version} is neither in the pool nor at the target");
-        return Ok(Drain::Later);
+        // A conflict has taken from the file what it rested on: nothing brings that back.
+        return Ok(if base.is_none() { Drain::Conflict } else { Drain::Later });
     };
     let own = base.and_then(|base| base.draft).filter(|draft| own == Some(*draft));
-    let from = match base.filter(|_| own.is_none()) {
+    let (from, not_opened) = match base.filter(|_| own.is_none()) {
         Some(base) => {
             match open_base(manager, target, (node.mount, inode), base, (turn.change, turn.maybe_done)).await? {
-                Ok(file) => Some(file),
-                Err(_) if of_base.is_empty() => None,
+                Ok(file) => (Some(file), None),
                 Err(error) => {
                     let is_theirs = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists);
-                    tracing::warn!("file {inode}: what version {version} rests on: {error}");
-                    return Ok(if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later });
+                    let ended = if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later };
+                    if !of_base.is_empty() {
+                        tracing::warn!("file {inode}: what version {version} rests on: {error}");
+                        return Ok(ended);
+                    }
+                    // It is not needed as long as the pool has everything.
+                    (None, Some(ended))
                 }
             }
         }
-        None => None,
+        None => (None, None),
     };
     let given = (node.owner, node.times);
     match write(manager, target, &node, (inode, version), &known, (base, own, from), (of_base, size)).await {
@@ -85,12 +90,14 @@ pub(super) async fn drain(
             // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
             let read = manager.store.read(&[], &[Prefix::Groups(inode)]).await?;
             let is_moved = groups(read.prefixes.into_iter().flatten(), version) != known;
-            return Ok(if is_moved { Drain::Later } else { Drain::Lost });
+            return Ok(if is_moved { Drain::Later } else { not_opened.unwrap_or(Drain::Lost) });
         }
         Ok(other) => return Ok(other),
         Err(error) => {
             tracing::warn!("file {inode}: {error}");
-            return Ok(Drain::Later);
+            // What is there in the place of what the version rests on has fewer bytes.
+            let is_theirs = error.kind() == ErrorKind::UnexpectedEof;
+            return Ok(if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later });
         }
     }
     match on_target(target, move |target| target.finish(inode, version, size, given)).await {
@@ -119,7 +126,7 @@ fn extent(known: &[Of], base: Option<Base>) -> Option<(u64, Ranges)> {
         let bytes = named.get(&index).map_or_else(|| in_base(index), |group| group.bytes);
         if bytes == 0 && index >= last {
             // What lies in the base behind a cut does not count.
-            return Some((end, of_base));
+            return (base.is_some() || of_base.is_empty()).then_some((end, of_base));
         }
         if first != end || bytes == 0 {
             return None;
@@ -179,6 +186,7 @@ async fn write(
         Some(draft) => on_target(target, move |target| target.begin_from(inode, version, draft, size)).await?,
         None => on_target(target, move |target| target.begin(inode, version, mode)).await?,
     };
+    let has_base = own.is_some() || from.is_some();
     let from = from.map(Arc::new);
     let copy = async |ranges: Ranges| {
         // A draft of its own has them where they are to be.
@@ -193,14 +201,14 @@ async fn write(
             continue;
         }
         match write_group(manager, &aside, inode, (index, at, group), group.present()).await? {
-            Ok(drained) => {
+            Ok(Written { chunks: drained, .. }) => {
                 let (_, digest) = span::digest(drained.values().copied());
                 if drained.len() != group.present().count() || digest != group.digest {
                     let sentence = format!("group {index} reached the target with other bytes than were committed");
                     return Err(Error::other(sentence));
                 }
             }
-            Err(Drain::Lost) if base.is_some_and(|base| *at <= base.version) => {
+            Err(Drain::Lost) if has_base && base.is_some_and(|base| *at <= base.version) => {
                 let first = span::of_group(*index).0;
                 copy(vec![(first, first + group.bytes)]).await?;
             }
@@ -210,8 +218,13 @@ async fn write(
     Ok(Drain::Done)
 }
 
-/// Chunks that were written: bytes and CRC32C of each.
-pub(super) type Written = BTreeMap<u32, (u32, u32)>;
+/// What was written.
+pub(super) struct Written {
+    /// Bytes and CRC32C of each chunk.
+    pub(super) chunks: BTreeMap<u32, (u32, u32)>,
+    /// Every benefactor that was asked has answered: none writes the same once more later.
+    pub(super) answered: bool,
+}
 
 /// Has chunks of a group written into a file.
 pub(super) async fn write_group(
@@ -237,34 +250,42 @@ pub(super) async fn write_group(
             parts.spawn(write_part(Arc::clone(manager), column.clone(), part));
         }
     }
-    let mut written = BTreeMap::new();
+    let mut written = Written { chunks: BTreeMap::new(), answered: true };
     while let Some(ended) = parts.join_next().await {
         match ended.map_err(Error::other)? {
-            Ok(chunks) => written.extend(chunks.into_iter().map(|(chunk, length, crc)| (chunk, (length, crc)))),
+            Ok((chunks, answered)) => {
+                written.chunks.extend(chunks.into_iter().map(|(chunk, length, crc)| (chunk, (length, crc))));
+                written.answered &= answered;
+            }
             Err(other) => return Ok(Err(other)),
         }
     }
     Ok(Ok(written))
 }
 
+/// Number, bytes and CRC32C of chunks that were written, and whether everybody who was asked has answered.
+type Part = (Vec<(u32, u32, u32)>, bool);
+
 /// Has a column's benefactors write chunks: one that has all of them, or else each chunk one that has it.
-async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> Result<Vec<(u32, u32, u32)>, Drain> {
+async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> Result<Part, Drain> {
     match write_from_one(&manager, &column, &part).await {
         // Different chunks of them may be damaged in the copies.
         Err(Drain::Lost) if part.chunks.len() > 1 => {}
         other => return other,
     }
-    let mut drained = Vec::with_capacity(part.chunks.len());
+    let (mut drained, mut answered) = (Vec::with_capacity(part.chunks.len()), true);
     for chunk in &part.chunks {
         let alone = DrainPart { chunks: vec![*chunk], ..part.clone() };
-        drained.extend(write_from_one(&manager, &column, &alone).await?);
+        let (chunks, all) = write_from_one(&manager, &column, &alone).await?;
+        drained.extend(chunks);
+        answered &= all;
     }
-    Ok(drained)
+    Ok((drained, answered))
 }
 
 /// Has one of a column's benefactors write chunks: whichever can.
-async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) -> Result<Vec<(u32, u32, u32)>, Drain> {
-    let mut lost = true;
+async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) -> Result<Part, Drain> {
+    let (mut lost, mut answered) = (true, true);
     for place in column.places.iter().copied() {
         // A later life has what is on its SSD.
         let newest = manager.members.newest(place.id);
@@ -277,7 +298,7 @@ async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) ->
         match member.peer.ask::<Benefactor>(chunks::Request::DrainPart(part), PART_TIME).await {
             Ok(chunks::Reply::Drained(chunks)) => {
                 manager.rate.drained(chunks.iter().map(|(_, length, _)| u64::from(*length)).sum());
-                return Ok(chunks);
+                return Ok((chunks, answered));
             }
             // Its life is over, or it never had them: it has them at no later time either.
             Ok(chunks::Reply::Stale | chunks::Reply::NotHere | chunks::Reply::Corrupt) => {}
@@ -285,7 +306,7 @@ async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) ->
                 tracing::warn!("{why}");
                 return Err(Drain::Later);
             }
-            Ok(_) | Err(_) => lost = false,
+            Ok(_) | Err(_) => (lost, answered) = (false, false),
         }
     }
     Err(if lost { Drain::Lost } else { Drain::Later })

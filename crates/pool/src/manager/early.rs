@@ -1,6 +1,7 @@
 //! Drains files that somebody writes, when room is short: what is committed of them goes to a draft at the target, and leaves the pool. So a
 //! file may be larger than the pool, and who writes it is slowed down to what the target takes.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance};
 use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Taken};
 use surgetank_pool_core::meta::value::{self, Base, Change};
-use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Value};
+use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Role, Value};
 
 use super::Manager;
-use super::answers::groups;
+use super::answers::{groups, values};
 use super::drain::{Of, open_base, write_group};
 use super::protocol::Ended;
 use super::publisher::on_target;
@@ -33,15 +34,29 @@ const ATTEMPTS: usize = 4;
 /// How long a benefactor may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Drains of the file that has most to drain, of those that are written; whether something left the pool. `own`: drafts that nobody else
-/// writes.
+/// Drains of the file that has most to drain, of those that are written; of another if nothing can leave the pool of that. Whether something
+/// left it. `own`: drafts that nobody else writes.
 pub(super) async fn drain(
     manager: &Arc<Manager>,
     mount: MountId,
     target: &Target,
     own: &mut BTreeMap<Inode, u64>,
 ) -> Result<bool, Unavailable> {
-    let Some((inode, node, known)) = largest(manager, mount).await? else { return Ok(false) };
+    for inode in largest_first(manager, mount).await? {
+        let Some((node, known)) = open_file(manager, mount, inode).await? else { continue };
+        if drain_file(manager, (mount, target), (inode, node, known), own).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+async fn drain_file(
+    manager: &Arc<Manager>,
+    (mount, target): (MountId, &Target),
+    (inode, node, known): (Inode, Node, Vec<Of>),
+    own: &mut BTreeMap<Inode, u64>,
+) -> Result<bool, Unavailable> {
     let former = node.rests_on();
     let (draft, file) = match draft(manager, target, inode, &node, own.remove(&inode)).await? {
         Ok(draft) => draft,
@@ -60,13 +75,13 @@ pub(super) async fn drain(
     };
     if !recorded && former.and_then(|base| base.draft) != Some(draft) {
         // What the store has of it is asked when it is removed: the answer to the record may be lost.
-        remove_unused(manager, target).await?;
+        remove_unused(manager, (mount, target)).await?;
     }
     Ok(recorded)
 }
 
 /// Removes drafts on which nothing rests; whether none is left.
-pub(super) async fn remove_unused(manager: &Manager, target: &Target) -> Result<bool, Unavailable> {
+pub(super) async fn remove_unused(manager: &Manager, (mount, target): (MountId, &Target)) -> Result<bool, Unavailable> {
     let drafts = match on_target(target, Target::drafts).await {
         Ok(drafts) => drafts,
         Err(error) => {
@@ -76,11 +91,16 @@ pub(super) async fn remove_unused(manager: &Manager, target: &Target) -> Result<
     };
     let mut left = false;
     for (inode, draft) in drafts {
-        let node = match manager.store.read(&[Key::Node(inode)], &[]).await?.keys.into_iter().next().flatten() {
-            Some(stored) => Some(stored.value),
-            None => None,
-        };
-        let rests = matches!(&node, Some(Value::Node(node)) if node.base.and_then(|base| base.draft) == Some(draft));
+        let keys = [Key::Node(inode), Key::Owner(Role::Publisher(mount))];
+        let read = manager.store.read(&keys, &[]).await?;
+        let values = values(&read);
+        // Another publisher may be about to record that a file rests on this one. If this manager publishes after the draft was seen, whoever
+        // made it is this one, or publishes no more.
+        if values.get(1).copied().flatten() != Some(&Value::Owner(manager.tenure.manager())) {
+            return Ok(false);
+        }
+        let node = values.first().copied().flatten();
+        let rests = matches!(node, Some(Value::Node(node)) if node.base.and_then(|base| base.draft) == Some(draft));
         if rests {
             left = true;
         } else if let Err(error) = on_target(target, move |target| target.remove_draft(inode, draft)).await {
@@ -91,8 +111,8 @@ pub(super) async fn remove_unused(manager: &Manager, target: &Target) -> Result<
     Ok(!left)
 }
 
-/// The file of a mount of which the pool has most, of those that are written and of which nothing waits to be published.
-async fn largest(manager: &Manager, mount: MountId) -> Result<Option<(Inode, Node, Vec<Of>)>, Unavailable> {
+/// The files of a mount that are written and can be drained, that of which the pool has most first.
+async fn largest_first(manager: &Manager, mount: MountId) -> Result<Vec<Inode>, Unavailable> {
     let read = manager.store.read(&[], &[Prefix::AllWriters]).await?;
     let written: BTreeSet<Inode> = read
         .prefixes
@@ -104,25 +124,37 @@ async fn largest(manager: &Manager, mount: MountId) -> Result<Option<(Inode, Nod
         })
         .collect();
     let written: Vec<Inode> = written.into_iter().collect();
-    let mut largest: Option<(usize, Inode, Node, Vec<Of>)> = None;
+    let mut files: Vec<(usize, Inode)> = Vec::new();
     for part in written.chunks(FILES) {
         let keys: Vec<Key> = part.iter().copied().map(Key::Node).collect();
         let prefixes: Vec<Prefix> = part.iter().copied().map(Prefix::Groups).collect();
         let read = manager.store.read(&keys, &prefixes).await?;
         for ((inode, node), of) in part.iter().zip(read.keys).zip(read.prefixes) {
             let Some(Value::Node(node)) = node.map(|stored| stored.value) else { continue };
-            let is_open = node.mount == mount && node.kind == Kind::File(FileState::Replicated);
-            if !is_open || node.published < node.journalled {
-                continue;
-            }
             let known = groups(of.into_iter(), node.version);
             let present: usize = known.iter().map(|(.., group)| group.present().count()).sum();
-            if present > largest.as_ref().map_or(0, |(most, ..)| *most) {
-                largest = Some((present, *inode, node, known));
+            if is_open(&node, mount) && present > 0 {
+                files.push((present, *inode));
             }
         }
     }
-    Ok(largest.map(|(_, inode, node, known)| (inode, node, known)))
+    files.sort_unstable_by_key(|(present, _)| Reverse(*present));
+    Ok(files.into_iter().map(|(_, inode)| inode).collect())
+}
+
+/// Whether a file that is written can be drained: nothing of it waits to be published.
+fn is_open(node: &Node, mount: MountId) -> bool {
+    node.mount == mount && node.kind == Kind::File(FileState::Replicated) && node.published >= node.journalled
+}
+
+/// Such a file as the store has it now.
+async fn open_file(manager: &Manager, mount: MountId, inode: Inode) -> Result<Option<(Node, Vec<Of>)>, Unavailable> {
+    let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
+    let Some(Value::Node(node)) = read.keys.into_iter().next().flatten().map(|stored| stored.value) else {
+        return Ok(None);
+    };
+    let known = groups(read.prefixes.into_iter().flatten(), node.version);
+    Ok(is_open(&node, mount).then_some((node, known)))
 }
 
 /// Its groups of which the pool has something, those that were written longest ago first: the newest may be written on at this moment, and is
@@ -201,7 +233,10 @@ async fn fill(manager: &Arc<Manager>, file: &Path, inode: Inode, of: Vec<Of>) ->
         let Some(table) = table(manager, inode, (index, at, &group)).await else { continue };
         let written = write_group(manager, file, inode, (&index, &at, &group), group.present()).await;
         let written = match written {
-            Ok(Ok(written)) => written,
+            Ok(Ok(written)) => {
+                answered &= written.answered;
+                written.chunks
+            }
             Ok(Err(_)) => {
                 answered = false;
                 continue;

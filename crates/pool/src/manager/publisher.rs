@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use surgetank_pool_core::id::{Inode, MountId};
+use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::value::{Change, Mount, Placed};
 use surgetank_pool_core::meta::{Key, Name, Prefix, Role, Stored, Value};
@@ -170,6 +170,11 @@ impl Work {
         let drained = !waiting || self.drain().await;
         let published = if waiting { self.make_changes().await? } else { Step::Done };
         self.drafts |= waiting;
+        let waits_for_target = waiting && !(drained && matches!(published, Step::Done));
+        if waits_for_target && self.drafts {
+            // They may have the room that the target lacks.
+            self.drafts = !early::remove_unused(&self.manager, (self.id, &self.target)).await?;
+        }
         let early = self.manager.members.are_short() && matches!(published, Step::Done);
         if early && early::drain(&self.manager, self.id, &self.target, &mut self.own).await? {
             self.drafts = true;
@@ -177,7 +182,7 @@ impl Work {
         }
         if !waiting {
             if self.drafts {
-                self.drafts = !early::remove_unused(&self.manager, &self.target).await?;
+                self.drafts = !early::remove_unused(&self.manager, (self.id, &self.target)).await?;
             }
             return Ok(Step::Nothing(read.revision));
         }
@@ -209,12 +214,14 @@ impl Work {
                 Ok(Drain::Done) => self.publisher.drained(inode, version),
                 Ok(Drain::Lost) => {
                     tracing::error!("file {inode}: chunks of version {version} are lost: it will not reach its target");
+                    self.discard((inode, version)).await;
                     self.publisher.lost(inode, version);
                 }
                 Ok(Drain::Conflict) => {
                     tracing::error!(
                         "file {inode}: somebody else has changed at the target what version {version} rests on"
                     );
+                    self.discard((inode, version)).await;
                     self.publisher.in_conflict(inode, version);
                 }
                 Ok(Drain::Later) => well = false,
@@ -225,6 +232,13 @@ impl Work {
             }
         }
         well
+    }
+
+    /// Removes what is at the target of a version that never gets a name there.
+    async fn discard(&self, (inode, version): (Inode, Version)) {
+        if let Err(error) = on_target(&self.target, move |target| target.discard(inode, version)).await {
+            tracing::warn!("file {inode}: what is left of version {version}: {error}");
+        }
     }
 
     /// Makes changes as far as bytes are there, and records them.
@@ -250,6 +264,11 @@ impl Work {
             let outcome = outcome(&made);
             if let Err(error) = made {
                 tracing::warn!("{}: {error}", self.target.place(&effect.change).display());
+            }
+            if outcome == publishing::Outcome::Conflict
+                && let Some(of) = effect.change.publishes()
+            {
+                self.discard(of).await;
             }
             self.publisher.complete(effect.journal, outcome);
             if outcome == publishing::Outcome::Later {

@@ -108,6 +108,11 @@ impl Target {
         file.sync_all()
     }
 
+    /// Removes a version's bytes that get no name.
+    pub(super) fn discard(&self, inode: Inode, version: Version) -> Result<()> {
+        links::remove(&self.aside(inode, version))
+    }
+
     /// The names that a change is about, each with the number of its directory here.
     pub(super) fn names(&self, change: &Change) -> Result<Vec<(u64, Name)>> {
         if let Change::Linked { change, also } = change {

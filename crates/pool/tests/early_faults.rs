@@ -1,0 +1,161 @@
+//! Faults while open files are drained early: what somebody else does at the target, a target without room, and publishers that take over.
+
+mod support;
+
+use support::{LONG, MIB, Pool, aside, bytes, read, run, same, until, write};
+use surgetank_pool::client::PoolClient;
+use surgetank_pool_core::meta::FileState;
+
+/// Has the pool drop a file that the target has.
+async fn evicted(client: &PoolClient, path: &str) {
+    client.wait_drained(path, LONG).await.unwrap();
+    for number in 0..6 {
+        let name = format!("filler{number}");
+        let _ = client.unlink(&name).await;
+        write(client, &name, &bytes(number, 8 * MIB)).await.unwrap();
+    }
+    until("the pool has nothing of it", async || client.stat(path).await.unwrap().state == Some(FileState::Evicted))
+        .await;
+}
+
+async fn drained(pool: &Pool, client: &PoolClient, path: &str, content: &[u8]) {
+    client.wait_drained(path, LONG).await.unwrap();
+    same(path, &std::fs::read(pool.target().join(path)).unwrap(), content);
+}
+
+async fn in_conflict(client: &PoolClient, path: &str) {
+    until("it is told", async || client.stat(path).await.unwrap().state == Some(FileState::Conflict)).await;
+}
+
+#[test]
+fn a_file_in_conflict_that_is_written_again_is_never_published_with_holes() {
+    run(async {
+        for size in [30, 3, 70] {
+            let pool = Pool::new(1, 2, 24);
+            let client = pool.client(2).await;
+            let content = bytes(5, size * MIB);
+            write(&client, "file", &content).await.unwrap();
+            evicted(&client, "file").await;
+            let mut writer = client.append("file").await.unwrap();
+            let last = ((size - 1) * MIB) as u64;
+            writer.write_at(last, &content[..MIB]).await.unwrap();
+            writer.sync().await.unwrap();
+            std::fs::remove_file(pool.target().join("file")).unwrap();
+            writer.close().await.unwrap();
+            in_conflict(&client, "file").await;
+            if let Ok(mut writer) = client.append("file").await {
+                writer.write_at(last, &content[..MIB]).await.unwrap();
+                writer.close().await.unwrap();
+            }
+            write(&client, "next", b"goes on").await.unwrap();
+            drained(&pool, &client, "next", b"goes on").await;
+            assert!(!pool.target().join("file").exists(), "it has lost what the target had");
+            // What was written anew has all that it needs.
+            write(&client, "other", &content).await.unwrap();
+            client.rename("other", "file").await.unwrap();
+            drained(&pool, &client, "file", &content).await;
+        }
+    });
+}
+
+#[test]
+fn a_shorter_file_of_somebody_else_stops_no_publisher_that_takes_over() {
+    run(async {
+        let mut pool = Pool::new(1, 2, 24);
+        pool.session = LONG;
+        pool.restart_manager(0);
+        let client = pool.client(2).await;
+        let content = bytes(5, 20 * MIB);
+        write(&client, "file", &content).await.unwrap();
+        evicted(&client, "file").await;
+        let mut writer = client.append("file").await.unwrap();
+        writer.write_at(3, b"of the pool").await.unwrap();
+        writer.sync().await.unwrap();
+        until("nothing waits", async || client.status().await.unwrap().journal == 0).await;
+        pool.restart_manager(0);
+        std::fs::write(pool.target().join("file"), b"theirs").unwrap();
+        writer.close().await.unwrap();
+        in_conflict(&client, "file").await;
+        same("theirs", &std::fs::read(pool.target().join("file")).unwrap(), b"theirs");
+        write(&client, "next", b"goes on").await.unwrap();
+        drained(&pool, &client, "next", b"goes on").await;
+    });
+}
+
+#[test]
+fn a_file_that_cannot_be_drained_early_keeps_no_other_from_it() {
+    run(async {
+        for is_unlinked in [true, false] {
+            let pool = Pool::new(1, 2, 24);
+            let client = pool.client(2).await;
+            let content = bytes(5, 20 * MIB);
+            write(&client, "file", &content).await.unwrap();
+            evicted(&client, "file").await;
+            for number in 0..6 {
+                client.unlink(&format!("filler{number}")).await.unwrap();
+            }
+            let mut writer = client.append("file").await.unwrap();
+            writer.write_at(3, b"of the pool").await.unwrap();
+            writer.sync().await.unwrap();
+            match is_unlinked {
+                true => client.unlink("file").await.unwrap(),
+                false => std::fs::write(pool.target().join("file"), b"theirs").unwrap(),
+            }
+            // It is the one of which the pool has most.
+            writer.write_at(0, &content[..12 * MIB]).await.unwrap();
+            writer.sync().await.unwrap();
+            write(&client, "other", &bytes(6, 60 * MIB)).await.unwrap();
+            drained(&pool, &client, "other", &bytes(6, 60 * MIB)).await;
+            drop(writer);
+        }
+    });
+}
+
+#[test]
+fn writers_that_cut_off_their_files_do_not_wait_for_each_other() {
+    run(async {
+        let pool = Pool::new(1, 2, 24);
+        let client = pool.client(2).await;
+        for file in 0..5 {
+            write(&client, &format!("file{file}"), &bytes(file, 3 * MIB)).await.unwrap();
+            client.wait_drained(&format!("file{file}"), LONG).await.unwrap();
+        }
+        let mut writers = tokio::task::JoinSet::new();
+        for file in 0..5_u64 {
+            let config = pool.config(2);
+            writers.spawn(async move {
+                let client = PoolClient::begin(config).await.unwrap();
+                let path = format!("file{file}");
+                let inode = client.stat(&path).await.unwrap().inode;
+                let mut writer = client.rewrite_node(inode, &path).await.unwrap();
+                let content = bytes(10 + file, 20 * MIB);
+                for part in content.chunks(MIB / 2 + 7) {
+                    writer.write(part).await.unwrap();
+                }
+                writer.close().await.unwrap();
+                (path, content)
+            });
+        }
+        while let Some(written) = writers.join_next().await {
+            let (path, content) = written.unwrap();
+            drained(&pool, &client, &path, &content).await;
+        }
+    });
+}
+
+#[test]
+fn what_a_conflict_leaves_at_the_target_is_removed() {
+    run(async {
+        let pool = Pool::new(1, 2, 24);
+        let client = pool.client(2).await;
+        std::fs::create_dir(pool.target().join("sub")).unwrap();
+        let mut writer = client.create("file").await.unwrap();
+        writer.write(&bytes(1, 4 * MIB)).await.unwrap();
+        writer.sync().await.unwrap();
+        std::fs::write(pool.target().join("file"), b"theirs").unwrap();
+        writer.close().await.unwrap();
+        in_conflict(&client, "file").await;
+        until("nothing is left aside", async || aside(&pool.target()) == 0).await;
+        let _ = read(&client, "file").await;
+    });
+}
