@@ -159,3 +159,91 @@ fn what_a_conflict_leaves_at_the_target_is_removed() {
         let _ = read(&client, "file").await;
     });
 }
+
+#[test]
+fn what_has_left_the_pool_has_no_room_while_its_file_is_open() {
+    run(async {
+        for seed in 0..6 {
+            let pool = Pool::new(1, 2, 24);
+            let client = pool.client(2).await;
+            let mut writer = client.create("file").await.unwrap();
+            writer.write(&bytes(seed, 70 * MIB)).await.unwrap();
+            writer.set_size(0).await.unwrap();
+            writer.sync().await.unwrap();
+            has_free(&client, 48).await;
+            drop(writer);
+        }
+    });
+}
+
+/// So many chunks are free.
+async fn has_free(client: &PoolClient, chunks: u64) {
+    until("memory is free", async || {
+        let status = client.status().await.unwrap();
+        status.benefactors.iter().map(|(_, credits)| credits).sum::<u64>() == chunks
+    })
+    .await;
+}
+
+/// A file system at a place, as large as that.
+struct Small(std::path::PathBuf);
+
+impl Small {
+    /// `None`: this machine cannot mount one.
+    fn mount(at: &std::path::Path, options: &str) -> Option<Self> {
+        let mut mount = std::process::Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", options, "small"]).arg(at).status();
+        mounted.is_ok_and(|status| status.success()).then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_target_that_is_full_keeps_a_writer_waiting_and_loses_nothing() {
+    run(async {
+        let pool = Pool::new(1, 2, 24);
+        let Some(_small) = Small::mount(&pool.target(), "size=30m") else { return };
+        let client = pool.client(2).await;
+        let content = bytes(7, 90 * MIB);
+        let mut writer = client.create("file").await.unwrap();
+        let written = content.clone();
+        let writing = tokio::spawn(async move {
+            for part in written.chunks(MIB) {
+                writer.write(part).await.unwrap();
+            }
+            writer.sync().await.unwrap();
+            writer
+        });
+        tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+        assert!(!writing.is_finished(), "there is no room");
+        let more = std::process::Command::new("mount").args(["-o", "remount,size=200m"]).arg(pool.target()).status();
+        assert!(more.unwrap().success());
+        let writer = writing.await.unwrap();
+        same("while it is open", &read(&client, "file").await.unwrap(), &content);
+        writer.close().await.unwrap();
+        drained(&pool, &client, "file", &content).await;
+    });
+}
+
+#[test]
+fn a_draft_that_nobody_needs_leaves_its_room_to_what_waits_for_it() {
+    run(async {
+        let pool = Pool::new(1, 2, 24);
+        let Some(_small) = Small::mount(&pool.target(), "size=28m") else { return };
+        let client = pool.client(2).await;
+        let mut writer = client.create("open").await.unwrap();
+        writer.write(&bytes(1, 22 * MIB)).await.unwrap();
+        writer.sync().await.unwrap();
+        has_free(&client, 48).await;
+        write(&client, "file", &bytes(2, 10 * MIB)).await.unwrap();
+        assert!(client.wait_drained("file", std::time::Duration::from_secs(2)).await.is_err(), "there is no room");
+        client.unlink("open").await.unwrap();
+        writer.close().await.unwrap();
+        drained(&pool, &client, "file", &bytes(2, 10 * MIB)).await;
+    });
+}

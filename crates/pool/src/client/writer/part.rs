@@ -72,9 +72,12 @@ impl Writer {
         loop {
             let Some(aside) = self.set_aside() else { return Ok(false) };
             let is_any = self.groups.values().any(|group| group.changed);
-            let done = if is_any && self.seal_all().await { self.commit_sealed(None).await } else { Ok(false) };
+            let is_sealed = is_any && self.seal_all().await;
+            let done = if is_sealed { self.commit_sealed(None).await } else { Ok(false) };
             self.put_back(aside, matches!(done, Ok(true)));
             match done {
+                // Chunks have left the pool that the benefactors lack by now.
+                Ok(false) if is_any && !is_sealed && self.look_again().await? => {}
                 // What was sealed names chunks that have left the pool, which keep their room until it is sealed without them.
                 Err(Error::Refused(_, Refusal::Moved)) => drop(self.look_again().await?),
                 done => return done,

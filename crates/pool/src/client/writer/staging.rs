@@ -282,8 +282,10 @@ impl Writer {
                 PutEnded::Stored(instance, room) => {
                     self.room.insert(put.place.id, room);
                     let group = self.groups.get_mut(&put.group);
-                    if let Some(chunk) = group.and_then(|group| group.chunks.get_mut(&put.chunk)) {
-                        chunk.at.insert(put.place.id, instance);
+                    match group.and_then(|group| group.chunks.get_mut(&put.chunk)) {
+                        Some(chunk) => drop(chunk.at.insert(put.place.id, instance)),
+                        // It has left the pool meanwhile.
+                        None => self.withdraw(vec![(put.place.id, instance)]),
                     }
                 }
                 PutEnded::Gone => drop(self.gone.insert(put.place)),
@@ -318,7 +320,7 @@ impl Writer {
                 for (number, chunk) in &group.chunks {
                     let places = &layout.columns[stripe.column((*number).into())].places;
                     if places.iter().any(|place| !chunk.at.contains_key(&place.id)) {
-                        missing.push((*index, *number, chunk.clone()));
+                        missing.push((*index, *number));
                     }
                 }
             }
@@ -329,8 +331,12 @@ impl Writer {
                 let why = format!("{} chunks have too few copies, since benefactors are gone", missing.len());
                 return Err(self.no_room(why));
             }
-            for (index, number, chunk) in missing {
+            for (index, number) in missing {
                 let bytes = self.bytes_of(index, number).await?;
+                // What has left the pool need not return to it.
+                let Some(chunk) = self.groups.get(&index).and_then(|group| group.chunks.get(&number)).cloned() else {
+                    continue;
+                };
                 self.put_to_column(index, number, chunk, bytes);
                 self.settle(self.under_way()).await?;
             }
