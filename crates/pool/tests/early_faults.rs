@@ -2,9 +2,12 @@
 
 mod support;
 
-use support::{LONG, MIB, Pool, aside, bytes, read, run, same, until, write};
-use surgetank_pool::client::PoolClient;
-use surgetank_pool_core::meta::FileState;
+use support::disk::CutDisk;
+use support::{Disk, LONG, MIB, Pool, aside, bytes, read, run, same, until, write};
+use surgetank_model::random::Random;
+use surgetank_pool::client::{Error, PoolClient};
+use surgetank_pool_core::meta::{Durability, FileState};
+use surgetank_pool_core::placement::Media;
 
 /// Has the pool drop a file that the target has.
 async fn evicted(client: &PoolClient, path: &str) {
@@ -245,5 +248,48 @@ fn a_draft_that_nobody_needs_leaves_its_room_to_what_waits_for_it() {
         client.unlink("open").await.unwrap();
         writer.close().await.unwrap();
         drained(&pool, &client, "file", &bytes(2, 10 * MIB)).await;
+    });
+}
+
+#[test]
+fn power_cuts_while_files_are_drained_early_lose_no_byte() {
+    run(async {
+        for seed in 0..2_u64 {
+            let disks: Vec<_> = (0..2).map(|at| CutDisk::new(12, 4 << 20, seed * 2 + at)).collect();
+            let mut pool = Pool::with_ssds(1, 16, disks.into_iter().map(|disk| Some(Disk::Cut(disk))).collect());
+            pool.session = LONG;
+            pool.restart_manager(0);
+            let mut config = pool.config_of(Durability::Copies { copies: 1 + (seed % 2) as u8, media: Media::Ssd });
+            config.timeout = LONG;
+            let client = pool.client_of(config.clone()).await;
+            let content = bytes(seed, 120 * MIB);
+            let (written, config) = (content.clone(), config);
+            let writing = tokio::spawn(async move {
+                let client = PoolClient::begin(config).await.unwrap();
+                let mut writer = client.create("file").await?;
+                for (at, part) in written.chunks(MIB + 7).enumerate() {
+                    writer.write(part).await?;
+                    if at % 4 == 0 {
+                        writer.sync().await?;
+                    }
+                }
+                writer.sync().await?;
+                Ok::<_, Error>((client, writer))
+            });
+            let mut random = Random::from_seed(seed);
+            for cut in 0..4 {
+                tokio::time::sleep(std::time::Duration::from_millis(200 + random.below(600))).await;
+                let at = cut % 2;
+                pool.benefactors[at].kill();
+                if let Some(Disk::Cut(disk)) = &mut pool.disks[at] {
+                    *disk = disk.again(seed * 100 + cut as u64);
+                }
+                pool.restart_benefactor(at);
+            }
+            let (_client, writer) = writing.await.unwrap().unwrap_or_else(|error| panic!("run {seed}: {error}"));
+            same("while it is open", &read(&client, "file").await.unwrap(), &content);
+            writer.close().await.unwrap();
+            drained(&pool, &client, "file", &content).await;
+        }
     });
 }

@@ -386,7 +386,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Has the tables of all changed groups sealed; `false`: a benefactor is gone, or lacks chunks.
+    /// Has the tables of all changed groups sealed; `false`: a benefactor is gone, lacks chunks, or does not have them on its SSD
+    /// yet.
     pub(super) async fn seal_all(&mut self) -> bool {
         let mut seals = JoinSet::new();
         let version = self.version.next();
@@ -397,14 +398,8 @@ impl Writer {
                 let seal = Seal { incarnation: place.incarnation, of, table: group.table(place.id), durable };
                 let (inner, index) = (Arc::clone(&self.inner), *index);
                 seals.spawn(async move {
-                    let until = inner.until();
-                    loop {
-                        let request = chunks::Request::Seal(seal.clone());
-                        match inner.ask_benefactor(place.id, request, ANSWER).await {
-                            Some(Reply::NotYet) if Instant::now() < until => {}
-                            answer => return (index, place, answer),
-                        }
-                    }
+                    let answer = inner.ask_benefactor(place.id, chunks::Request::Seal(seal), ANSWER).await;
+                    (index, place, answer)
                 });
             }
         }
@@ -412,6 +407,8 @@ impl Writer {
         while let Some(Ok((index, place, answer))) = seals.join_next().await {
             match answer {
                 Some(Reply::Sealed) => {}
+                // Its SSD may have no room as long as this table names chunks that have left the pool meanwhile.
+                Some(Reply::NotYet) => all = false,
                 Some(Reply::Missing(chunks)) => {
                     all = false;
                     if let Some(group) = self.groups.get_mut(&index) {
