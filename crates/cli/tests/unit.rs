@@ -37,6 +37,7 @@ fn the_units_of_a_pool_leave_its_parts_little_and_give_their_commands_what_they_
         let arguments = line.replace("${MEMORY}", "16_GiB").replace("${LISTEN}", "nowhere");
         let arguments = arguments.replace("${MANAGERS}", "127.0.0.1:1").replace("${DOMAIN}", "rack1");
         let arguments = arguments.replace("$SSD", "--ssd 200GiB --ssd-directory /nvme/pool");
+        let arguments = arguments.replace("$SCRUB", "--scrub 12h --scrub-rate 20MiB/s");
         let arguments = arguments.split_whitespace().map(|word| word.replace('_', " "));
         let output = Command::new(env!("CARGO_BIN_EXE_surgetank")).args(arguments).output().unwrap();
         let told = String::from_utf8(output.stderr).unwrap();

@@ -25,7 +25,7 @@ const RUNS: [(&str, Run, u64); 13] = [
     ("locks", support::locks::run, 400),
     ("draining", support::draining::run, 400),
     ("union", support::union::run, 1500),
-    ("pool", pool::run, 800),
+    ("pool", pool::run, 4000),
 ];
 
 /// How a run fails with the bug awake.

@@ -40,12 +40,13 @@ pub(super) struct Put {
     group: u32,
     chunk: u32,
     place: Place,
+    instance: Instance,
     ended: PutEnded,
 }
 
 enum PutEnded {
     /// It has it, and room for so many more.
-    Stored(Instance, u64),
+    Stored(u64),
     /// The benefactor does not answer, or is in another life.
     Gone,
     /// It had no room for a while.
@@ -250,7 +251,7 @@ impl Writer {
             let inner = Arc::clone(&self.inner);
             self.puts.spawn(async move {
                 let ended = put_until(&inner, place, put).await;
-                Put { group: index, chunk: number, place, ended }
+                Put { group: index, chunk: number, place, instance, ended }
             });
         }
     }
@@ -279,16 +280,20 @@ impl Writer {
             };
             let Ok(put) = put else { continue };
             match put.ended {
-                PutEnded::Stored(instance, room) => {
+                PutEnded::Stored(room) => {
                     self.room.insert(put.place.id, room);
                     let group = self.groups.get_mut(&put.group);
                     match group.and_then(|group| group.chunks.get_mut(&put.chunk)) {
-                        Some(chunk) => drop(chunk.at.insert(put.place.id, instance)),
+                        Some(chunk) => drop(chunk.at.insert(put.place.id, put.instance)),
                         // It has left the pool meanwhile.
-                        None => self.withdraw(vec![(put.place.id, instance)]),
+                        None => self.withdraw(vec![(put.place.id, put.instance)]),
                     }
                 }
-                PutEnded::Gone => drop(self.gone.insert(put.place)),
+                PutEnded::Gone => {
+                    self.gone.insert(put.place);
+                    // It may have it all the same.
+                    self.withdraw(vec![(put.place.id, put.instance)]);
+                }
                 PutEnded::Full => self.full = Some(put.place.id),
                 PutEnded::UnknownSession => return Err(Error::SessionEnded(self.inner.config.mount.clone())),
             }
@@ -482,9 +487,8 @@ impl Group {
 async fn put_until(inner: &Inner, place: Place, put: chunks::Put) -> PutEnded {
     let (until, mut damaged) = (Instant::now() + FULL_TIME, 0);
     loop {
-        let instance = put.entry.instance;
         match inner.ask_benefactor(place.id, chunks::Request::Put(put.clone()), ANSWER).await {
-            Some(Reply::Stored(room)) => return PutEnded::Stored(instance, room),
+            Some(Reply::Stored(room)) => return PutEnded::Stored(room),
             Some(Reply::Full) if Instant::now() >= until => return PutEnded::Full,
             Some(Reply::Full) => tokio::time::sleep(FULL).await,
             Some(Reply::UnknownSession) => return PutEnded::UnknownSession,
