@@ -30,6 +30,12 @@ pub fn of_byte(offset: u64) -> (u32, u32) {
     (group, u32::try_from(chunk).expect("a group has at most 1024 chunks"))
 }
 
+/// How many chunks so many bytes take.
+#[must_use]
+pub fn chunks(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(CHUNK)).unwrap_or(u32::MAX)
+}
+
 /// Bytes and CRC32C of chunks in their order, from the bytes and CRC32C of each.
 #[must_use]
 pub fn digest(chunks: impl Iterator<Item = (u32, u32)>) -> (u64, u32) {

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use support::{LONG, MIB, Pool, aside, bytes, read, run, same, until, write};
+use support::{LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{self, PoolClient, Writer};
 use surgetank_pool_core::meta::FileState;
@@ -17,11 +17,6 @@ async fn is_empty(pool: &Pool, client: &PoolClient, chunks: u64) {
         free == chunks && status.journal == 0 && aside(&pool.target()) == 0
     })
     .await;
-}
-
-async fn drained(pool: &Pool, client: &PoolClient, path: &str, content: &[u8]) {
-    client.wait_drained(path, LONG).await.unwrap();
-    same(path, &std::fs::read(pool.target().join(path)).unwrap(), content);
 }
 
 /// Has the pool drop a file that the target has.

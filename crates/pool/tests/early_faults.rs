@@ -3,7 +3,7 @@
 mod support;
 
 use support::disk::CutDisk;
-use support::{Disk, LONG, MIB, Pool, aside, bytes, read, run, same, until, write};
+use support::{Disk, LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::{Durability, FileState};
@@ -19,11 +19,6 @@ async fn evicted(client: &PoolClient, path: &str) {
     }
     until("the pool has nothing of it", async || client.stat(path).await.unwrap().state == Some(FileState::Evicted))
         .await;
-}
-
-async fn drained(pool: &Pool, client: &PoolClient, path: &str, content: &[u8]) {
-    client.wait_drained(path, LONG).await.unwrap();
-    same(path, &std::fs::read(pool.target().join(path)).unwrap(), content);
 }
 
 async fn in_conflict(client: &PoolClient, path: &str) {

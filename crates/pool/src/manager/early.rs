@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance};
 use surgetank_pool_core::id::{Inode, MountId, Version};
@@ -19,10 +18,7 @@ use super::drain::{Of, open_base, write_group};
 use super::protocol::Ended;
 use super::publisher::on_target;
 use super::target::Target;
-use crate::benefactor::Benefactor;
-use crate::chunks::{self, Get};
 use crate::meta::Unavailable;
-use crate::security::token::Ticket;
 use crate::span;
 
 /// Groups that are drained at a time: they are recorded in one transaction.
@@ -31,8 +27,6 @@ const GROUPS: usize = 16;
 const FILES: usize = 64;
 /// How often a record is attempted that somebody's commit was faster than.
 const ATTEMPTS: usize = 4;
-/// How long a benefactor may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
 
 /// Drains of the file that has most to drain, of those that are written; of another if nothing can leave the pool of that. Whether something
 /// left it. `own`: drafts that nobody else writes.
@@ -269,12 +263,8 @@ async fn table(
         let mut found = None;
         for place in &column.places {
             let Some(member) = manager.members.newest(place.id) else { continue };
-            let incarnation = member.lends.place.incarnation;
-            let get = Get { incarnation, of, chunk: 0, ticket: Ticket::default() };
-            if let Ok(chunks::Reply::Table(table)) =
-                member.peer.ask::<Benefactor>(chunks::Request::Table(get), ANSWER).await
-            {
-                found = Some(table);
+            found = member.table(of).await;
+            if found.is_some() {
                 break;
             }
         }

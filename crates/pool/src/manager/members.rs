@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use surgetank_model::{Bandwidth, Bytes, Instant};
+use surgetank_pool_core::benefactor::holdings::Table;
 use surgetank_pool_core::id::{BenefactorId, Incarnation};
 use surgetank_pool_core::membership::{self, Membership, State};
 use surgetank_pool_core::meta::value::Lends;
@@ -14,10 +15,13 @@ use surgetank_pool_core::placement::{self, Candidate, Lent, Media};
 use super::Manager;
 use super::protocol::{Place, Reply};
 use crate::benefactor::Benefactor;
-use crate::chunks::{self, Alive, CHUNK};
+use crate::chunks::{self, Alive, CHUNK, Get, TableOf};
 use crate::rpc::Peer;
 use crate::security::Access;
+use crate::security::token::Ticket;
 
+/// How long a benefactor may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
 /// A benefactor is short of room if less than a part in this many is free.
 const SHORT: u64 = 4;
 
@@ -39,6 +43,17 @@ pub(super) struct Member {
     pub(super) peer: Peer,
     /// What the last probe said.
     pub(super) alive: Option<Alive>,
+}
+
+impl Member {
+    /// What a table of it says; `None`: it has none of the name, or does not answer.
+    pub(super) async fn table(&self, of: TableOf) -> Option<Table> {
+        let get = Get { incarnation: self.lends.place.incarnation, of, chunk: 0, ticket: Ticket::default() };
+        match self.peer.ask::<Benefactor>(chunks::Request::Table(get), ANSWER).await {
+            Ok(chunks::Reply::Table(table)) => Some(table),
+            _ => None,
+        }
+    }
 }
 
 struct Known {

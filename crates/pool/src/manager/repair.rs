@@ -22,9 +22,8 @@ use super::Manager;
 use super::members::Member;
 use super::protocol;
 use crate::benefactor::Benefactor;
-use crate::chunks::{self, Adopt, CHUNK, Copy, Fence, Get};
+use crate::chunks::{self, Adopt, CHUNK, Copy, Fence};
 use crate::meta::Unavailable;
-use crate::security::token::Ticket;
 
 /// Chunks that a benefactor is asked to fetch at a time.
 const BATCH: usize = 8;
@@ -517,13 +516,9 @@ impl Work {
             let places = &self.group.layout.columns[at].places;
             for place in places.iter().filter(|place| place.id != except) {
                 let Some(member) = self.manager.members.newest(place.id) else { continue };
-                let incarnation = member.lends.place.incarnation;
-                let ticket = Ticket::default();
-                let get = Get { incarnation, of: (of.group, of.version, of.by), chunk: 0, ticket };
-                let asked = member.peer.ask::<Benefactor>(chunks::Request::Table(get), ANSWER).await;
-                let Ok(chunks::Reply::Table(table)) = asked else { continue };
+                let Some(table) = member.table((of.group, of.version, of.by)).await else { continue };
                 let source = u16::try_from(sources.len()).map_err(|_| NotBrought::NoSource)?;
-                sources.push((member.lends.address.clone(), incarnation));
+                sources.push((member.lends.address.clone(), member.lends.place.incarnation));
                 for (chunk, _) in wanted.iter().filter(|(_, column)| **column == at) {
                     if let Some(entry) = table.get(chunk) {
                         found.entry(*chunk).or_default().push_back((*entry, source));

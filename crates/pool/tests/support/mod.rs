@@ -431,6 +431,12 @@ pub async fn write(client: &PoolClient, path: &str, content: &[u8]) -> Result<()
     writer.close().await
 }
 
+/// The target has a file, with these bytes.
+pub async fn drained(pool: &Pool, client: &PoolClient, path: &str, content: &[u8]) {
+    client.wait_drained(path, LONG).await.expect("it is drained");
+    same(path, &std::fs::read(pool.target().join(path)).expect("it is there"), content);
+}
+
 /// Reads a whole file.
 pub async fn read(client: &PoolClient, path: &str) -> Result<Vec<u8>, client::Error> {
     client.open(path).await?.read_all().await

@@ -28,8 +28,7 @@ pub(super) fn placed(layout: Layout) -> Option<(Layout, Stripe)> {
 impl Group {
     /// A group that the base alone has, of so many bytes.
     pub(super) fn of_base(bytes: u64) -> Self {
-        let chunks = u32::try_from(bytes.div_ceil(CHUNK)).unwrap_or(u32::MAX);
-        Self { absent: (0..chunks).collect(), known: true, of_base: true, ..Self::default() }
+        Self { absent: (0..span::chunks(bytes)).collect(), known: true, of_base: true, ..Self::default() }
     }
 }
 
@@ -45,6 +44,12 @@ impl Writer {
         (first < size).then(|| room.min(size - first))
     }
 
+    /// Bytes of a group, as committed.
+    pub(super) fn committed_in(&self, index: u32) -> u64 {
+        let (first, room) = span::of_group(index);
+        self.committed.saturating_sub(first).min(room)
+    }
+
     /// Reads a chunk that the base alone has.
     pub(super) async fn read_base(&mut self, begins: u64) -> Result<Bytes, Error> {
         let until = self.inner.until();
@@ -57,14 +62,12 @@ impl Writer {
             let node_waits = node.published < node.journalled;
             let opened = match self.base.take() {
                 Some(opened) if opened.is(base) => opened,
-                _ => {
-                    match AtTarget::open(&self.inner, &self.path, (self.inode, node), base, until).await {
-                        Ok(opened) => opened,
-                        // It may have been published meanwhile, or drained into another draft.
-                        Err(error) if !self.look_again().await? => return Err(error),
-                        Err(_) => continue,
-                    }
-                }
+                _ => match AtTarget::open(&self.inner, &self.path, (self.inode, node), base, until).await {
+                    Ok(opened) => opened,
+                    // It may have been published meanwhile, or drained into another draft.
+                    Err(error) if !self.look_again().await? => return Err(error),
+                    Err(_) => continue,
+                },
             };
             let bytes = match opened.chunk(&self.path, begins, length).await {
                 Ok(bytes) => bytes,
@@ -90,31 +93,33 @@ impl Writer {
     /// # Errors
     /// [`Error`], also if somebody else has committed meanwhile.
     pub(super) async fn look_again(&mut self) -> Result<bool, Error> {
+        self.look().await.map(|(changed, _)| changed)
+    }
+
+    /// The same, with what the store has now.
+    pub(super) async fn look(&mut self) -> Result<(bool, Content), Error> {
         let content = self.inner.content(&self.path, self.inode).await?;
         if content.node.version != self.version {
             return Err(Error::WrittenElsewhere(self.path.clone()));
         }
-        if self.node.as_ref().is_some_and(|node| node.rests_on() == content.node.rests_on()) {
-            return Ok(false);
+        let changed = self.node.as_ref().is_none_or(|node| node.rests_on() != content.node.rests_on());
+        if changed {
+            self.left(&content);
         }
-        self.left(content);
-        Ok(true)
+        Ok((changed, content))
     }
 
     /// Chunks have left the pool since.
-    fn left(&mut self, content: Content) {
-        for (index, group) in &mut self.groups {
+    fn left(&mut self, content: &Content) {
+        let indices: Vec<u32> = self.groups.keys().copied().collect();
+        for index in indices {
+            let all = span::chunks(self.committed_in(index));
+            let Some(group) = self.groups.get_mut(&index) else { continue };
             let Some(committed) = group.committed else { continue };
-            let stored =
-                content.groups.iter().find(|(of, version, by)| (*of, (*version, by.by)) == (*index, committed));
-            let all = u32::try_from(span::of_group(*index).1 / CHUNK).unwrap_or(u32::MAX);
+            let stored = content.groups.iter().find(|(of, version, by)| (*of, (*version, by.by)) == (index, committed));
             let gone: BTreeSet<u32> = match stored {
                 Some((.., stored)) => (0..stored.chunks()).filter(|chunk| stored.is_absent(*chunk)).collect(),
-                None => {
-                    let (first, room) = span::of_group(*index);
-                    let bytes = self.committed.saturating_sub(first).min(room);
-                    (0..u32::try_from(bytes.div_ceil(CHUNK)).unwrap_or(all)).collect()
-                }
+                None => (0..all).collect(),
             };
             if !group.known {
                 group.known = stored.is_none_or(|(.., stored)| stored.layout.columns.is_empty());
@@ -136,6 +141,6 @@ impl Writer {
                 group.placed = None;
             }
         }
-        self.node = Some(content.node);
+        self.node = Some(content.node.clone());
     }
 }

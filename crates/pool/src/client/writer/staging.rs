@@ -122,9 +122,9 @@ impl Writer {
                     tokio::time::sleep(LOOK).await;
                 }
                 Err(_) if self.is_in_base(index) => {
-                    let bytes = self.committed.saturating_sub(span::of_group(index).0).min(span::of_group(index).1);
+                    let of_base = Group::of_base(self.committed_in(index));
                     let committed = self.groups.get(&index).and_then(|group| group.committed);
-                    self.groups.insert(index, Group { committed, of_base: false, ..Group::of_base(bytes) });
+                    self.groups.insert(index, Group { committed, of_base: false, ..of_base });
                     return Ok(());
                 }
                 Err((error, true)) if !self.look_again().await? => return Err(error),
@@ -142,7 +142,7 @@ impl Writer {
         let Some((version, by)) = group.committed else { return Ok(()) };
         let of = (GroupOf { inode: self.inode, group: index }, version, by);
         let ticket = self.inner.ticket(self.inode).await;
-        let (mut chunks, mut absent) = (BTreeMap::<u32, Chunk>::new(), group.absent.clone());
+        let (mut chunks, absent) = (BTreeMap::<u32, Chunk>::new(), group.absent.clone());
         let places = group.placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places());
         for place in places {
             let get = Get { incarnation: place.incarnation, of, chunk: 0, ticket: ticket.clone() };
@@ -160,20 +160,17 @@ impl Writer {
                 }
             }
         }
-        let (first, room) = span::of_group(index);
-        let bytes = self.committed.saturating_sub(first).min(room);
         // A table names what has left the pool until it is sealed again.
         chunks.retain(|number, _| !absent.contains(number));
-        for number in 0..u32::try_from(bytes.div_ceil(CHUNK)).unwrap_or(u32::MAX) {
+        for number in 0..span::chunks(self.committed_in(index)) {
             if !chunks.contains_key(&number) && !absent.contains(&number) {
-                let (path, offset) = (self.path.clone(), first + u64::from(number) * CHUNK);
+                let (path, offset) = (self.path.clone(), span::of_group(index).0 + u64::from(number) * CHUNK);
                 let why = "no benefactor that has it answers".to_owned();
                 return Err((Error::Unreadable { path, offset, why }, forever));
             }
         }
         if let Some(group) = self.groups.get_mut(&index) {
-            absent = std::mem::take(&mut group.absent);
-            (group.chunks, group.absent, group.known) = (chunks, absent, true);
+            (group.chunks, group.known) = (chunks, true);
         }
         Ok(())
     }
@@ -217,9 +214,9 @@ impl Writer {
                 return self.read_base(begins).await;
             }
             // It may have left the pool. Or all that have it begin anew, with what is on their SSDs, and are reached elsewhere then.
-            let has_left = self.look_again().await?;
-            let newest = self.inner.content(&self.path, self.inode).await?.groups;
-            let found = newest.into_iter().find(|(of, at, _)| (*of, *at) == (index, version)).map(|(.., of)| of.layout);
+            let (has_left, newest) = self.look().await?;
+            let found =
+                newest.groups.into_iter().find(|(of, at, _)| (*of, *at) == (index, version)).map(|(.., of)| of.layout);
             let is_moved = found.as_ref().is_some_and(|found| *found != stored.layout);
             if Instant::now() >= until || failed.forever && !is_moved && !has_left {
                 return Err(unreadable(&self.path, failed.why));
