@@ -116,16 +116,16 @@ impl Writer {
         let until = self.inner.until();
         loop {
             match self.learn_now(index).await {
-                // They may begin anew, and are reached elsewhere then.
-                Err((_, false)) if Instant::now() < until => {
-                    self.look_again().await?;
-                    tokio::time::sleep(LOOK).await;
-                }
                 Err(_) if self.is_in_base(index) => {
                     let of_base = Group::of_base(self.committed_in(index));
                     let committed = self.groups.get(&index).and_then(|group| group.committed);
                     self.groups.insert(index, Group { committed, of_base: false, ..of_base });
                     return Ok(());
+                }
+                // They may begin anew, and are reached elsewhere then.
+                Err((_, false)) if Instant::now() < until => {
+                    self.look_again().await?;
+                    tokio::time::sleep(LOOK).await;
                 }
                 Err((error, true)) if !self.look_again().await? => return Err(error),
                 Err((error, _)) if Instant::now() >= until => return Err(error),
@@ -210,7 +210,7 @@ impl Writer {
                 Ok(bytes) => return Ok(bytes),
                 Err(failed) => failed,
             };
-            if failed.forever && self.is_in_base(index) {
+            if self.is_in_base(index) {
                 return self.read_base(begins).await;
             }
             // It may have left the pool. Or all that have it begin anew, with what is on their SSDs, and are reached elsewhere then.
