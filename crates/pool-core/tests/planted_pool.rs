@@ -36,16 +36,39 @@ fn shows(bug: Bug, run: Run, seed: u64) -> Option<String> {
     failed.unwrap_or_else(|_| Some("an assertion fails".to_owned()))
 }
 
+/// Runs that find a bug which a search finds late: they are tried first. Each is one that the search would come to.
+const KNOWN: [(Bug, &str, u64); 1] = [(Bug::NewWardenAsksNobody, "pool", 3081)];
+
+/// In the first turn of a kind one in so many of its runs is tried before the next kind has its turn; turns double.
+const TURNS: u64 = 64;
+
+/// The first run that fails with the bug awake: its kind, its seed, how it fails.
+fn search(bug: Bug) -> Option<(&'static str, u64, String)> {
+    let try_runs = |(name, run, seeds): (&'static str, Run, std::ops::Range<u64>)| {
+        seeds.into_iter().find_map(|seed| Some((name, seed, shows(bug, run, seed)?)))
+    };
+    let of_bug = KNOWN.iter().filter(|(of, ..)| *of == bug);
+    let known = of_bug.filter_map(|(_, kind, seed)| {
+        let (name, run, _) = RUNS.iter().find(|(name, _, runs)| name == kind && seed < runs)?;
+        Some((*name, *run, *seed..seed + 1))
+    });
+    let turns = (0..=TURNS.ilog2()).flat_map(|turn| {
+        let part = move |runs: u64, turn: u32| (runs << turn).div_ceil(TURNS);
+        RUNS.iter().map(move |(name, run, runs)| {
+            let tried = if turn == 0 { 0 } else { part(*runs, turn - 1) };
+            (*name, *run, tried..part(*runs, turn))
+        })
+    });
+    known.chain(turns).find_map(try_runs)
+}
+
 #[test]
 #[allow(clippy::print_stdout, reason = "where each bug shows is the result")]
 fn every_planted_bug_is_found() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     for bug in Bug::ALL {
-        let find = |(name, run, runs): &(&'static str, Run, u64)| {
-            (0..*runs).find_map(|seed| Some((*name, seed, shows(*bug, *run, seed)?)))
-        };
-        match RUNS.iter().find_map(find) {
+        match search(*bug) {
             Some((name, seed, what)) => {
                 println!("{bug:?}: {name} {seed}: {}", what.chars().take(160).collect::<String>());
             }

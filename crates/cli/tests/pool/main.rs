@@ -3,11 +3,11 @@
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
 mod access;
-#[path = "../../../pool/tests/support/damage.rs"]
+#[path = "../../../pool/tests/pool/support/damage.rs"]
 mod damage;
 mod etcd;
 #[allow(dead_code, reason = "a part is used here")]
-#[path = "../../../pool/tests/support/etcd_server.rs"]
+#[path = "../../../pool/tests/pool/support/etcd_server.rs"]
 mod etcd_server;
 mod place;
 mod ssd;

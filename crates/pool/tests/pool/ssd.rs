@@ -1,13 +1,11 @@
 //! The SSD tier: its log under power cuts at every write, and pools whose benefactors return.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::disk::CutDisk;
-use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use crate::support::disk::CutDisk;
+use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::benefactor::Benefactor;
 use surgetank_pool::benefactor::ssd::{Directory, Disk as _, Found, Log, NotAppended, Owner};
@@ -241,15 +239,15 @@ fn every_mistake_with_a_directory_is_told_in_a_sentence() {
 }
 
 /// So many SSDs of so many MiB, whose power can be cut.
-fn disks(count: usize, mib: usize) -> Vec<Option<support::Disk>> {
-    let disk = |seed| Some(support::Disk::Cut(CutDisk::new(mib / 8, 8 * MIB, seed)));
+fn disks(count: usize, mib: usize) -> Vec<Option<crate::support::Disk>> {
+    let disk = |seed| Some(crate::support::Disk::Cut(CutDisk::new(mib / 8, 8 * MIB, seed)));
     (0..).take(count).map(disk).collect()
 }
 
 /// The SSD of a benefactor, as its present life has it.
 fn disk(pool: &Pool, id: usize) -> Arc<CutDisk> {
     match &pool.disks[id] {
-        Some(support::Disk::Cut(disk)) => Arc::clone(disk),
+        Some(crate::support::Disk::Cut(disk)) => Arc::clone(disk),
         _ => panic!("it has another"),
     }
 }
@@ -453,7 +451,7 @@ async fn cut_all(seed: u64) {
     }
     assert!(synced.iter().any(|(count, _)| *count > 0), "run {seed}: nothing was synced before the cut");
     drop(client);
-    pool.disks = (0..3).map(|id| Some(support::Disk::Cut(disk(&pool, id).again(seed)))).collect();
+    pool.disks = (0..3).map(|id| Some(crate::support::Disk::Cut(disk(&pool, id).again(seed)))).collect();
     pool.open_store();
     pool.restart_manager(0);
     (0..3).for_each(|id| pool.restart_benefactor(id));

@@ -1,13 +1,11 @@
 //! What programs are promised of files and directories of a mounted pool.
 
-mod fixture;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
-use fixture::{MIB, Mounted, bytes, can_mount, pool, same, state, until, until_drained};
+use crate::fixture::{MIB, Mounted, bytes, can_mount, pool, same, state, until, until_drained};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 fn code(result: std::io::Result<impl Sized>) -> Option<i32> {

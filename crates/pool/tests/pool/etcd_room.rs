@@ -1,13 +1,11 @@
 //! The pool over an etcd that has little room.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use support::etcd::{base64, disarm, gateway, put_raw, try_put_raw};
-use support::etcd_server::Server;
-use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use crate::support::etcd::{base64, disarm, gateway, put_raw, try_put_raw};
+use crate::support::etcd_server::Server;
+use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool::manager::StoreStatus;
 
@@ -124,7 +122,7 @@ fn a_full_etcd_loses_nothing_and_the_pool_goes_on_when_the_alarm_is_disarmed() {
         // Room, as an operator makes it.
         clear(address).await;
         let answer = gateway(address, "kv/range", r#"{"key":"Lw=="}"#).await.unwrap();
-        let revision = support::etcd::text(&answer, "revision").unwrap();
+        let revision = crate::support::etcd::text(&answer, "revision").unwrap();
         let body = format!(r#"{{"revision":"{revision}","physical":true}}"#);
         assert!(gateway(address, "kv/compaction", &body).await.is_some());
         assert!(gateway(address, "maintenance/defragment", "{}").await.is_some());

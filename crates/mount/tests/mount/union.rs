@@ -1,7 +1,5 @@
 //! A mount over a target that has files already: they are there, and whatever a program does with them is as in a plain directory.
 
-mod fixture;
-
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -11,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use fixture::{MIB, Mounted, Pool, bytes, can_mount, pool, same, state, until, until_drained};
+use crate::fixture::{MIB, Mounted, Pool, bytes, can_mount, pool, same, state, until, until_drained};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::io::Errno;
 
@@ -23,9 +21,10 @@ fn names(directory: &Path) -> BTreeSet<Vec<u8>> {
 
 /// The target has seen everything.
 fn settled(pool: &Pool) {
-    fixture::support::run(async {
+    crate::fixture::support::run(async {
         let client = pool.client(1).await;
-        fixture::support::until("the journal is empty", async || client.status().await.unwrap().journal == 0).await;
+        crate::fixture::support::until("the journal is empty", async || client.status().await.unwrap().journal == 0)
+            .await;
         client.end().await.unwrap();
     });
 }

@@ -1,12 +1,10 @@
 //! Several managers over one etcd: they end, and it ends, is gone and is paused.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::meta::{Embedded, LeaseEnded, MetaStore, Snapshot, Unavailable};
 use surgetank_pool::rpc::Listener;

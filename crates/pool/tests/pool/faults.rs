@@ -1,10 +1,8 @@
 //! Processes end in the middle of everything.
 
-mod support;
-
 use std::time::Duration;
 
-use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::FileState;
@@ -261,7 +259,7 @@ fn hammer_all(kind: Kind) {
 async fn hammer(seed: u64, kind: Kind) {
     let mut random = Random::from_seed(seed);
     let directory = tempfile::tempdir().unwrap();
-    let disk = |id: usize| support::Disk::Files(directory.path().join(id.to_string()), 64 << 20);
+    let disk = |id: usize| crate::support::Disk::Files(directory.path().join(id.to_string()), 64 << 20);
     let mut pool = match kind {
         Kind::Ssd => Pool::with_ssds(2, 48, (0..4).map(|id| Some(disk(id))).collect()),
         Kind::Memory => Pool::new(2, 4, 96),

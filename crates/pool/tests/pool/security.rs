@@ -1,15 +1,11 @@
 //! Who is let in: tokens, owners of servers on loopback, mutual TLS.
 
-#![allow(clippy::print_stdout, reason = "tests say what they skip")]
-
-mod support;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use bytes::{Buf, BufMut};
-use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_pool::benefactor::Benefactor;
 use surgetank_pool::chunks::{self, DrainPart, Get, News, Put, Seal};
 use surgetank_pool::client::{Config, Error, PoolClient};

@@ -1,14 +1,12 @@
 //! Damage at rest that nobody reads: it is found, and repaired as long as one copy is whole.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use support::damage::damage;
-use support::disk::CutDisk;
-use support::{Disk, LONG, MIB, Pool, bytes, read, run, same, until, write};
+use crate::support::damage::damage;
+use crate::support::disk::CutDisk;
+use crate::support::{Disk, LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_model::Bandwidth;
 use surgetank_pool::benefactor::Benefactor;
 use surgetank_pool::chunks::{Alive, Reply, Request};

@@ -1,13 +1,9 @@
 //! Other people's programs that write and verify, on a mounted pool.
 
-#![allow(clippy::print_stdout, reason = "tests say what they skip")]
-
-mod fixture;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fixture::{Mounted, can_mount, pool, until_drained};
+use crate::fixture::{Mounted, can_mount, pool, until_drained};
 
 /// Runs a program, which must succeed; `false`: this machine does not have it.
 fn run(program: &Path, arguments: &[&str]) -> bool {

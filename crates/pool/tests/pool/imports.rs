@@ -1,11 +1,9 @@
 //! What lies at a target, through the client library: others change it meanwhile, it is gone, it is not the token's.
 
-mod support;
-
 use std::os::unix::fs::{FileTypeExt, MetadataExt, chown};
 use std::time::Duration;
 
-use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool::security::Access;
 use surgetank_pool::security::token::{Claims, Grant};

@@ -1,7 +1,5 @@
 //! Random work through a mount beside the same in a plain directory, several programs at a time, and processes that end in the middle of it.
 
-mod fixture;
-
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -9,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use fixture::{MIB, Mounted, bytes, can_mount, pool, same, state, until, until_drained};
+use crate::fixture::{MIB, Mounted, bytes, can_mount, pool, same, state, until, until_drained};
 use surgetank_model::random::Random;
 
 /// A file of the model.

@@ -1,15 +1,13 @@
 //! The pool over an etcd of three members that are killed, stopped and cut off from the others.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::etcd::connect;
-use support::etcd_cluster::Cluster;
-use support::{LONG, Pool, bytes, read, run, same, until, write};
+use crate::support::etcd::connect;
+use crate::support::etcd_cluster::Cluster;
+use crate::support::{LONG, Pool, bytes, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::meta::MetaStore;

@@ -1,10 +1,8 @@
 //! Locks of sessions: over restarts of managers, over the ends of sessions, and with several managers.
 
-mod support;
-
 use std::time::Duration;
 
-use support::{Pool, run, until, write};
+use crate::support::{Pool, run, until, write};
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::locks::{Lock, Range, Ranges};

@@ -1,13 +1,11 @@
 //! What others put at a target stays as they left it, whatever the pool does there.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::operation::Refusal;

@@ -1,17 +1,12 @@
 //! Mutual TLS, and a pool whose manager and benefactors are on different machines.
 
-#![allow(clippy::print_stdout, reason = "tests say what they skip")]
-
-mod network;
-mod support;
-
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use network::Network;
-use support::{LONG, MIB, bytes, read, run, same, until, write};
+use crate::network::Network;
+use crate::support::{LONG, MIB, bytes, read, run, same, until, write};
 use surgetank_model::Bytes;
 use surgetank_pool::client::{Config, Error, PoolClient};
 use surgetank_pool::processes::{BenefactorConfig, BenefactorProcess, ManagerConfig, ManagerProcess};

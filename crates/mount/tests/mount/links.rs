@@ -1,13 +1,11 @@
 //! Hard links, FIFOs, sockets and devices of a mounted pool, and what the target has of them.
 
-mod fixture;
-
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-use fixture::{Mounted, bytes, can_mount, pool, same, state, until, until_drained};
+use crate::fixture::{Mounted, bytes, can_mount, pool, same, state, until, until_drained};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 fn code(result: std::io::Result<impl Sized>) -> Option<i32> {

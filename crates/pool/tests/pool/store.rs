@@ -1,13 +1,11 @@
 //! The contract of a metadata store: one suite, which every store passes.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::etcd_server::Server;
-use support::{etcd, run, until};
+use crate::support::etcd_server::Server;
+use crate::support::{etcd, run, until};
 use surgetank_model::random::Random;
 use surgetank_pool::meta::{Embedded, LeaseEnded, MetaStore};
 use surgetank_pool_core::id::{Inode, MountId, Revision, SessionId, Version};

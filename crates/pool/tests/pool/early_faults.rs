@@ -1,9 +1,7 @@
 //! Faults while open files are drained early: what somebody else does at the target, a target without room, and publishers that take over.
 
-mod support;
-
-use support::disk::CutDisk;
-use support::{Disk, LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
+use crate::support::disk::CutDisk;
+use crate::support::{Disk, LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::{Durability, FileState};

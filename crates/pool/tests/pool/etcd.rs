@@ -1,16 +1,14 @@
 //! The store in an etcd that ends, stands still, is full, too old or not one, and whose answers are lost.
 
-mod support;
-
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::etcd::{Proxy, base64, config, connect, disarm, gateway, put_raw};
-use support::etcd_server::Server;
-use support::{run, until};
+use crate::support::etcd::{Proxy, base64, config, connect, disarm, gateway, put_raw};
+use crate::support::etcd_server::Server;
+use crate::support::{run, until};
 use surgetank_pool::meta::etcd::{Config, Tls};
 use surgetank_pool::meta::{Etcd, LeaseEnded, MetaStore};
 use surgetank_pool_core::id::{Inode, Revision, SessionId};
@@ -340,7 +338,7 @@ fn whoever_waits_for_a_change_hears_of_it_after_etcd_was_gone() {
             })
             .await;
         };
-        let heard = tokio::time::timeout(support::LONG, async { tokio::join!(waiting, change) }).await;
+        let heard = tokio::time::timeout(crate::support::LONG, async { tokio::join!(waiting, change) }).await;
         assert!(heard.is_ok());
     });
 }

@@ -1,9 +1,5 @@
 //! Locks of files: between programs of one mount, between mounts, and over the end of a session.
 
-#![allow(clippy::print_stdout, reason = "tests say what they skip")]
-
-mod fixture;
-
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -11,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use fixture::{LONG, Mounted, can_mount, pool, until, until_drained};
+use crate::fixture::{LONG, Mounted, can_mount, pool, until, until_drained};
 use rustix::fs::{FlockOperation, flock};
 
 /// A lock of bytes as `fcntl` has it; of the open file (OFD) if it says so.

@@ -1,11 +1,9 @@
 //! Lives of a pool of one machine, one after the other, with SSD directories.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use support::{LONG, MIB, bytes, read, run, same, until, write};
+use crate::support::{LONG, MIB, bytes, read, run, same, until, write};
 use surgetank_model::Bytes;
 use surgetank_pool::client::{self, Error, PoolClient};
 use surgetank_pool::local::{self, Left, Local, Undrained};

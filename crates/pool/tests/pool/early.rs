@@ -1,10 +1,8 @@
 //! Files that are larger than the pool, and files that the target alone has: what is written into them rests on what is there.
 
-mod support;
-
 use std::time::Duration;
 
-use support::{LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{self, PoolClient, Writer};
 use surgetank_pool_core::meta::FileState;

@@ -1,10 +1,8 @@
 //! A whole pool on loopback: what is promised of bytes and names.
 
-mod support;
-
 use std::time::Duration;
 
-use support::{LONG, MIB, Pool, aside, bytes, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, aside, bytes, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::FileState;

@@ -1,0 +1,11 @@
+//! The pool as a mounted file system.
+
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
+
+mod fixture;
+mod links;
+mod locks;
+mod posix;
+mod tools;
+mod union;
+mod workload;

@@ -1,0 +1,23 @@
+//! The pool: managers, benefactors and clients as processes of their own on this machine, stores, etcd, faults.
+
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
+
+mod early;
+mod early_faults;
+mod etcd;
+mod etcd_cluster;
+mod etcd_room;
+mod faults;
+mod files;
+mod imports;
+mod local;
+mod locks;
+mod managers;
+mod network;
+mod scrub;
+mod security;
+mod ssd;
+mod store;
+mod strangers;
+mod support;
+mod tls;
