@@ -76,7 +76,7 @@ sim:
 
 soak:
 	@scripts/setup test
-	SURGETANK_SOAK_S=$(TIME) $(CARGO) test --release --package surgetank-daemon --test hostile -- --nocapture
+	SURGETANK_SOAK_S=$(TIME) $(CARGO) test --release --package surgetank-daemon --test in_child hostile:: -- --nocapture
 
 fuzz:
 	@CARGO='$(CARGO)' scripts/fuzz '$(TIME)' $(TARGET)
@@ -89,7 +89,7 @@ bench:
 lab:
 	@scripts/setup lab
 	$(CARGO) lab run $(ARGS)
-	$(if $(ARGS),,SURGETANK_CUTS=57 $(CARGO) test --package surgetank-daemon --test power_cuts a_power_cut -- --nocapture)
+	$(if $(ARGS),,SURGETANK_CUTS=57 $(CARGO) test --package surgetank-daemon --test in_child power_cuts::a_power_cut -- --nocapture)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory systemd)
 
 bench-peers:

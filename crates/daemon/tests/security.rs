@@ -1,4 +1,5 @@
-//! What the daemon leaves for others to see: nothing, whatever the umask, and no secrets in the log.
+//! What the daemon leaves for others to see: nothing, whatever the umask, and no secrets in the log. A program of its own: umask and log
+//! are the process's.
 
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
@@ -97,7 +98,7 @@ fn files_are_private_whatever_the_umask_and_logs_hold_no_secrets() {
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
 
     let daemon = Daemon::start(config.clone()).unwrap();
-    let mut nbd = common::connect(&machine, "data");
+    let mut nbd = crate::common::connect(&machine, "data");
     client.ask(&Request::boost("data")).unwrap();
     eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     for offset in (0..8 * MIB).step_by(MIB as usize) {

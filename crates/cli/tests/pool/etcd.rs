@@ -209,7 +209,7 @@ fn a_mount_over_an_etcd_that_is_short_of_space_makes_no_file_and_keeps_what_it_h
 fn fill(etcd: SocketAddr, number: u32, kib: usize) {
     // Three bytes that are zero are four letters.
     let body = format!(r#"{{"key":"{number:04}","value":"{}"}}"#, "A".repeat(kib * 1024 / 3 * 4));
-    // Etcd gives up a request that its disk kept waiting.
+    // Etcd refuses a request that its disk kept waiting.
     until("a key is put", || post(etcd, "kv/put", &body));
 }
 

@@ -14,7 +14,7 @@ const CRASH_AT: &str = "SURGETANK_CRASH_AT";
 const STOP_AT: &str = "SURGETANK_STOP_AT";
 const PLANT: &str = "SURGETANK_PLANT";
 
-/// What the test `daemon_in_a_child` of every test program does: nothing, unless it was started by [`Running`].
+/// What the test `daemon_in_a_child` does: nothing, unless it was started by [`Running`].
 pub fn serve_if_asked() {
     let Some(file) = std::env::var_os(CONFIG) else { return };
     if super::rounds::is_emulated() {

@@ -18,6 +18,6 @@ mod scrub;
 mod security;
 mod ssd;
 mod store;
-mod strangers;
 mod support;
+mod target_changes;
 mod tls;

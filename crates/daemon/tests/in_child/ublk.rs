@@ -3,10 +3,6 @@
 //! A device of ublk outlives its daemon. So in these tests no request ever fails and no file system is ever unmounted,
 //! however often the daemon is killed or replaced under it.
 
-#![expect(clippy::print_stderr, reason = "the counts are what the tests are for")]
-
-mod common;
-
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,20 +10,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Instant;
 
-use common::block::Block;
-use common::child::{self, Running};
-use common::guest;
-use common::mounted::{self, Mounted};
-use common::rounds::{self, Histogram, Seen};
-use common::writers::{Counts, Writer};
-use common::{Machine, eventually, pattern};
+use crate::common::block::Block;
+use crate::common::child::Running;
+use crate::common::guest;
+use crate::common::mounted::{self, Mounted};
+use crate::common::rounds::{self, Histogram, Seen};
+use crate::common::writers::{Counts, Writer};
+use crate::common::{Machine, eventually, pattern};
 use surgetank_daemon::{DevicePhase, Request};
 use surgetank_model::random::Random;
 
 const MIB: u64 = 1 << 20;
+
 /// Runs one of the ignored tests in a guest.
 fn in_a_guest(test: &str) {
-    guest::run(test, []);
+    guest::run(&format!("ublk::{test}"), []);
 }
 
 #[test]
@@ -56,12 +53,6 @@ fn machine(bytes: u64, cache: &str) -> (Machine, PathBuf) {
     let backing = machine.backing("backing", bytes);
     rounds::configure(&machine, &backing, "adaptive", cache, "ublk");
     (machine, backing)
-}
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
 }
 
 fn start(machine: &Machine) -> Running {

@@ -1,29 +1,21 @@
 //! The daemon is killed again and again in every phase of a boost, under writers that know every sector: everything
 //! acknowledged is there after each restart, no volume is left behind, and the bill is right.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::child::{self, Running};
-use common::rounds::{self, Histogram, Moment, Seen};
-use common::writers::{Counts, Writer};
-use common::{Machine, TIMEOUT};
+use crate::common::child::Running;
+use crate::common::rounds::{self, Histogram, Moment, Seen};
+use crate::common::writers::{Counts, Writer};
+use crate::common::{Machine, TIMEOUT};
 use surgetank_model::random::Random;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 16 * MIB;
 const WRITERS: u64 = 6;
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 /// Starts, lets everybody work and kills. Answers the moment at which that was.
 fn round(machine: &Machine, writers: &mut [Writer], random: &mut Random, aim: Option<Moment>) -> Moment {
@@ -55,7 +47,7 @@ impl Rented {
             let (mut sum, mut last) = (0.0, Instant::now());
             while !over.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(1));
-                let volumes = common::images(&directory).len();
+                let volumes = crate::common::images(&directory).len();
                 sum += volumes as f64 * last.elapsed().as_secs_f64();
                 last = Instant::now();
             }

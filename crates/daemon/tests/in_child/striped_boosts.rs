@@ -1,13 +1,11 @@
 //! Boosts whose caching volume is a stripe over several volumes: they absorb, drain and leave nothing, also when a part of the
 //! stripe is refused, fails, or was in the middle of a change when the daemon ended.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::child::{self, Running};
-use common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, find, images, status};
+use crate::common::child::Running;
+use crate::common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, find, images, status};
 use surgetank_daemon::opening::{Decorator, Purpose};
 use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Overrides, Request};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
@@ -237,12 +235,6 @@ fn sweeps_delete_stripes_that_no_device_knows_and_keep_what_may_be_dirty() {
     assert_eq!(machine.rented(), 0);
 }
 
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
-
 #[test]
 fn auto_takes_as_many_volumes_as_the_limits_allow() {
     // What the provider takes; what the machine moves: 33 MiB/s of the backing volume and so many times 128; the sizes.
@@ -278,7 +270,7 @@ fn auto_takes_as_many_volumes_as_the_limits_allow() {
 fn where_so_many_are_refused_the_next_stripe_is_over_half() {
     let machine = Machine::new();
     let config = striped(&machine, "quota_volumes = 6", AUTO);
-    let other = common::local(&config);
+    let other = crate::common::local(&config);
     let others = LocalProvider::open(other, Arc::new(SystemClock)).unwrap();
     let request = CreateVolume {
         token: "other".to_owned(),

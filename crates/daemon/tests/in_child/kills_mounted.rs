@@ -1,26 +1,18 @@
 //! The daemon is killed again and again under a mounted ext4 on its block device. After each kill the file system is
 //! unmounted, the daemon started, the journal replayed: every file that was synced is there, and e2fsck finds nothing.
 
-mod common;
-
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use common::Machine;
-use common::child::{self, Running};
-use common::files::Writer;
-use common::mounted::{self, Mounted};
-use common::rounds::{self, Histogram, Seen};
+use crate::common::Machine;
+use crate::common::child::Running;
+use crate::common::files::Writer;
+use crate::common::mounted::{self, Mounted};
+use crate::common::rounds::{self, Histogram, Seen};
 use surgetank_model::random::Random;
 
 const SIZE: u64 = 96 << 20;
 const WRITERS: u64 = 3;
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 /// Starts, replays the journal, checks, lets everybody work and kills.
 fn round(machine: &Machine, writers: &mut [Writer], random: &mut Random, number: usize, moments: &mut Histogram) {

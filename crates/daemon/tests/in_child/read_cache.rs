@@ -1,18 +1,16 @@
 //! Devices with a read cache: what is read twice comes from it, every byte is right under writers, boosts and drains, and whatever
 //! becomes of its members, no request fails, nothing is lost and no volume is left.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::child::{self, Running};
-use common::rounds::{Over, Seen};
-use common::writers::{Requests, Writer};
-use common::{MIB, Machine, Nbd, boost, connect, drain, eventually, fill, find, status};
+use crate::common::child::Running;
+use crate::common::rounds::{Over, Seen};
+use crate::common::writers::{Requests, Writer};
+use crate::common::{MIB, Machine, Nbd, boost, connect, drain, eventually, fill, find, status};
 use surgetank_daemon::opening::{Decorator, Purpose};
 use surgetank_daemon::read_caches::status::ReadCacheStatus;
 use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Overrides, Request};
@@ -25,12 +23,6 @@ const MEMBERS: usize = 3;
 /// Of the backing volume, and of what is read again and again.
 const SIZE: u64 = 64 * MIB;
 const HOT: u64 = 8;
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 const READ_CACHE: &str = "[device.data.read_cache]\nvolume_type = \"tiny\"\nmembers = 3\nmember_size = \"16 MiB\"\n";
 const CACHING: &str = "[device.data.caching]\ninitial_size = \"32 MiB\"\nthrottle = false\n\
@@ -161,7 +153,7 @@ impl Requests for Blocks {
 
 /// Checks everything, then writes and reads, until the daemon dies or it is over.
 fn work(writer: &mut Writer, socket: &Path, seen: &Seen) {
-    let Ok(nbd) = common::nbd(socket) else { return };
+    let Ok(nbd) = crate::common::nbd(socket) else { return };
     let mut device = Blocks(nbd);
     let mut alive = writer.check(&mut device).is_ok();
     while alive && !seen.over() {
@@ -340,7 +332,7 @@ fn a_boost_over_a_read_cache_leaves_nothing_stale() {
         find(&mut nbd, HOT / 2, version);
         // Overwritten and read while it is drained.
         daemon.handle(Request::Drain { device: "data".into() }).unwrap();
-        nbd.write(0, &common::pattern(0, version, MIB as usize)).unwrap();
+        nbd.write(0, &crate::common::pattern(0, version, MIB as usize)).unwrap();
         find(&mut nbd, HOT / 2, version);
         drain(&daemon, "data");
         find(&mut nbd, HOT / 2, version);
@@ -355,7 +347,7 @@ fn a_boost_over_a_read_cache_leaves_nothing_stale() {
     for block in 0..HOT {
         let version = if block < HOT / 2 { 4 } else { 1 };
         let at = (block * MIB) as usize;
-        assert!(bytes[at..at + MIB as usize] == common::pattern(block, version, MIB as usize), "{block}");
+        assert!(bytes[at..at + MIB as usize] == crate::common::pattern(block, version, MIB as usize), "{block}");
     }
     remove(&machine);
 }
@@ -420,7 +412,8 @@ fn a_quota_that_is_used_up_is_told_and_disturbs_nobody() {
 #[test]
 fn volumes_that_are_deleted_behind_its_back_fail_nothing_and_are_replaced_by_the_next_start() {
     let machine = configured("", READ_CACHE);
-    let provider = Arc::new(LocalProvider::open(common::local(&config(&machine)), Arc::new(SystemClock)).unwrap());
+    let provider =
+        Arc::new(LocalProvider::open(crate::common::local(&config(&machine)), Arc::new(SystemClock)).unwrap());
     let overrides = Overrides { provider: Some(provider.clone()), ..Overrides::default() };
     let daemon = Daemon::start_with(config(&machine), overrides).unwrap();
     all_serve(&daemon);

@@ -1,12 +1,10 @@
 //! A device whose caching volumes lie in a staging pool, of which this process runs a whole one.
 
-mod common;
-
 use std::ops::Range;
 use std::path::Path;
 
-use common::child::{self, Running};
-use common::{MIB, Machine, TIMEOUT, boost, connect, drain, eventually, fill, find, insist, status};
+use crate::common::child::Running;
+use crate::common::{MIB, Machine, TIMEOUT, boost, connect, drain, eventually, fill, find, insist, status};
 use surgetank_daemon::{Config, Daemon, DevicePhase, Request};
 use surgetank_model::Bytes;
 use surgetank_pool::client::{self, PoolClient};
@@ -24,12 +22,6 @@ const POINTS: &[&str] = &[
     "delete:before",
     "delete:after",
 ];
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 struct World {
     machine: Machine,
@@ -98,7 +90,7 @@ impl World {
         let bytes = std::fs::read(self.machine.path("backing")).unwrap();
         for block in blocks {
             let found = &bytes[(block * MIB) as usize..][..MIB as usize];
-            assert!(found == common::pattern(block, version, MIB as usize), "{block}");
+            assert!(found == crate::common::pattern(block, version, MIB as usize), "{block}");
         }
     }
 
@@ -138,7 +130,7 @@ fn a_benefactor_that_dies_in_a_burst_loses_nothing_of_it() {
     nbd.flush().unwrap();
     assert!(world.pool.kill_benefactor(0));
     for block in 8..16 {
-        nbd.write(block * MIB, &common::pattern(block, 1, MIB as usize)).unwrap();
+        nbd.write(block * MIB, &crate::common::pattern(block, 1, MIB as usize)).unwrap();
     }
     nbd.flush().unwrap();
     find(&mut nbd, 16, 1);

@@ -3,31 +3,28 @@
 //! While a device is calm, the kernel alone serves it. In a boost the daemon does, and who uses the device notices neither a
 //! switch nor the death of a daemon.
 
-#![expect(clippy::print_stderr, reason = "the counts are what the tests are for")]
-
-mod common;
-
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::block::Block;
-use common::child::{self, Running};
-use common::guest;
-use common::mapped::{self, CALM, Ends, MAPPED, SLOW, calm, config, map, start};
-use common::mounted::{self, Mounted};
-use common::rounds::{self, Histogram, Seen};
-use common::writers::{Counts, Writer};
-use common::{Machine, eventually};
+use crate::common::block::Block;
+use crate::common::child::Running;
+use crate::common::guest;
+use crate::common::mapped::{self, CALM, Ends, MAPPED, SLOW, calm, config, map, start};
+use crate::common::mounted::{self, Mounted};
+use crate::common::rounds::{self, Histogram, Seen};
+use crate::common::writers::{Counts, Writer};
+use crate::common::{Machine, eventually};
 use lab::Disk;
 use surgetank_daemon::boot::{self, BootMap};
 use surgetank_daemon::{DevicePhase, Request};
 use surgetank_model::random::Random;
 
 const MIB: u64 = 1 << 20;
+
 fn in_a_guest(test: &str, backing: &str) {
-    guest::run(test, [backing.parse::<Disk>().unwrap()]);
+    guest::run(&format!("mapped::{test}"), [backing.parse::<Disk>().unwrap()]);
 }
 
 #[test]
@@ -53,12 +50,6 @@ fn a_crash_at_any_step_of_a_switch_is_hidden_too() {
 #[test]
 fn many_writers_notice_no_switch() {
     in_a_guest("guest_switches_under_writers", "slow=64MiB,33MiB/s");
-}
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
 }
 
 /// A machine whose device the kernel maps, over a backing volume of this bandwidth as far as the daemon knows.

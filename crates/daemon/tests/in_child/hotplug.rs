@@ -1,18 +1,14 @@
 //! Boosts of a daemon in a guest, whose caching volumes are hot-plugged by a provisioning service on the host, while both
 //! the daemon and the service are killed again and again: this very program runs in the guest, at its ignored tests.
 
-#![expect(clippy::print_stderr, reason = "the counts are what the test is for")]
-
-mod common;
-
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::child::{self, Running};
-use common::{Machine, eventually, pattern};
+use crate::common::child::Running;
+use crate::common::{Machine, eventually, pattern};
 use lab::{Disk, Guest, Interrupt, Lab, Plan, Unavailable};
 use surgetank_daemon::provisioning::ServiceConfig;
 use surgetank_daemon::{DevicePhase, Request};
@@ -32,12 +28,6 @@ const SERVICE: &str = "SURGETANK_TEST_SERVICE";
 /// For the program in the guest: the service's URL and the token file.
 const URL: &str = "SURGETANK_TEST_URL";
 const TOKEN: &str = "SURGETANK_TEST_TOKEN";
-
-/// Not a test by itself: the daemon in the guest, which the other kills.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 /// Not a test by itself: the service on the host, which the other kills.
 #[test]
@@ -99,7 +89,7 @@ impl Drop for Host {
 
 fn serve(directory: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "service_in_a_child", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", "hotplug::service_in_a_child", "--nocapture", "--test-threads=1"]);
     command.env(SERVICE, directory.join("provider.toml")).stdin(Stdio::null()).stdout(Stdio::null());
     command.spawn().unwrap()
 }
@@ -115,7 +105,7 @@ fn volumes_are_plugged_into_a_guest_and_none_is_left() {
     let cycles = std::env::var("SURGETANK_HOTPLUGS").ok().and_then(|text| text.parse().ok()).unwrap_or(CYCLES);
     let script = format!(
         "export SURGETANK_HOTPLUGS={cycles} {URL}=http://10.0.2.2:{port} {TOKEN}={}\n\
-         exec {} --ignored --exact guest_life_cycles --nocapture --test-threads=1",
+         exec {} --ignored --exact hotplug::guest_life_cycles --nocapture --test-threads=1",
         host.path("token").display(),
         std::env::current_exe().unwrap().display()
     );

@@ -1,8 +1,6 @@
 //! A good client beside clients that do their worst, and users of the machine who may do nothing: the good one is served,
 //! its data are right, and the daemon's memory stays flat. `make soak` has it last for ten minutes.
 
-mod common;
-
 use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,8 +10,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::child::{self, Running};
-use common::{MIB, Machine, Nbd, Shape, pattern};
+use crate::common::child::Running;
+use crate::common::{MIB, Machine, Nbd, Shape, pattern};
 use surgetank_model::random::Random;
 use surgetank_nbd::wire::{self, RequestHeader, command};
 
@@ -32,12 +30,6 @@ const MEMORY_MAX: u64 = 16 * (16 + 32) * MIB + 64 * MIB;
 const GROWTH_MAX: u64 = 32 * MIB;
 /// A soak's memory is as high as it gets after this.
 const SETTLED: Duration = Duration::from_secs(60);
-
-/// Not a test by itself: the daemon that the others attack.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 /// How long the attack lasts.
 fn lasting() -> Duration {

@@ -4,17 +4,13 @@
 //! rule runs as at a boot, and everything that was acknowledged after a flush must be read, through the map that it made and
 //! on the backing volume after a drain. The host knows what that is; the guests' programs do not.
 
-#![expect(clippy::print_stderr, reason = "the counts are what the tests are for")]
-
-mod common;
-
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::child::{self, Running};
-use common::mapped::{self, CALM, Ends, MAPPED, SLOW};
-use common::{Machine, eventually, guest, mounted};
+use crate::common::child::Running;
+use crate::common::mapped::{self, CALM, Ends, MAPPED, SLOW};
+use crate::common::{Machine, eventually, guest, mounted};
 use lab::power_cut::{self, Acks, BLOCK, Fault, LossyDisk, Lost, Server, Stretch, acks};
 use lab::{Disk, Guest, Interrupt, Lab, Media, Plan, messages};
 use serde::{Deserialize, Serialize};
@@ -87,12 +83,6 @@ struct Verdict {
     backing: Vec<Fault>,
     /// What must be there from now on.
     stretches: Vec<Stretch>,
-}
-
-/// Not a test by itself: the daemon whose power is cut.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
 }
 
 #[test]
@@ -181,7 +171,7 @@ impl Host {
             disks: self.disks.iter().map(disk).collect(),
             results: Some(share),
             timeout: TIMEOUT,
-            ..Plan::new("cut", guest::become_test("guest_life"))
+            ..Plan::new("cut", guest::become_test("power_cuts::guest_life"))
         };
         let mut guest = plan.boot(&self.lab, &self.interrupt).unwrap();
         let verdict = self.wait(&mut guest, VERDICT);

@@ -139,7 +139,7 @@ impl Group {
 
     fn start(&self, mode: Mode, seed: u64, crash_at: Option<String>) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "daemon_in_a_child", "--nocapture", "--test-threads=1"]);
+        command.args(["--exact", "lifecycles::daemon_in_a_child", "--nocapture", "--test-threads=1"]);
         command.env(GROUP, self.machine.directory.path()).env(SEED, seed.to_string()).env(MODE, format!("{mode:?}"));
         command.env_remove(CRASH_AT).env_remove(PLANT);
         command.envs(crash_at.map(|point| (CRASH_AT, point)));
@@ -275,7 +275,7 @@ fn load(root: &Path) -> Config {
     config
 }
 
-/// What the test `daemon_in_a_child` does: nothing, unless it was started by a [`Group`].
+/// What the test `lifecycles::daemon_in_a_child` does: nothing, unless it was started by a [`Group`].
 pub fn serve_if_asked() {
     let Some(root) = std::env::var_os(GROUP).map(PathBuf::from) else { return };
     let variable = |name: &str| std::env::var(name).unwrap();

@@ -2,18 +2,16 @@
 //! and discarded. It starts again, also with a volume that will never be read again: nothing is lost that was not discarded,
 //! the volume is deleted, and the device boosts again.
 //!
-//! The daemon runs in a child process, at the test `daemon_in_a_child`; a file tells it what the caching volumes suffer.
-
-mod common;
+//! The daemon runs in a child process, at the test `daemon_in_a_child` of this module; a file tells it what the caching volumes suffer.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::child::Running;
-use common::failing::{on_caches, slow_and_waits};
-use common::{MIB, Machine, Nbd, eventually, fill, images, pattern};
+use crate::common::child::Running;
+use crate::common::failing::{on_caches, slow_and_waits};
+use crate::common::{MIB, Machine, Nbd, eventually, fill, images, pattern};
 use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Request};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
@@ -102,7 +100,7 @@ impl Trial {
 
     fn start(&self, crash_at: Option<&str>) -> Running {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "daemon_in_a_child", "--nocapture", "--test-threads=1"]);
+        command.args(["--exact", "crash_losses::daemon_in_a_child", "--nocapture", "--test-threads=1"]);
         command.env(MACHINE, self.machine.path("")).env_remove(CRASH_AT);
         if let Some(point) = crash_at {
             command.env(CRASH_AT, point);

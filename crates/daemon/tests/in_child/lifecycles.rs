@@ -5,19 +5,14 @@
 //! The production daemon over the production local provider, in child processes: 16 devices at a time, each boosted,
 //! written to and drained over and over. What the provider does is logged call by call; the parent reads the log.
 
-#![allow(clippy::print_stdout, reason = "the tables are the result")]
-
-mod common;
-mod lives;
-
 use std::collections::BTreeMap;
 
-use lives::log::{Log, Outcome};
-use lives::{End, Group, Mode};
+use crate::lives::log::{Log, Outcome};
+use crate::lives::{End, Group, Mode};
 
 #[test]
 fn daemon_in_a_child() {
-    lives::serve_if_asked();
+    crate::lives::serve_if_asked();
 }
 
 /// No volume is made twice and lists tell the truth: then a journal knows of every volume at every moment.

@@ -1,16 +1,14 @@
 //! The daemon is killed without warning at every step of a boost's life cycle, and at random moments, and started
 //! again: everything acknowledged is read back, no volume is left behind.
 //!
-//! The daemon runs in a child process: this test program itself, at the test `daemon_in_a_child`.
-
-mod common;
+//! The daemon runs in a child process: this test program itself, at its test `daemon_in_a_child`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::child::{self, Running};
-use common::{Machine, Nbd, Shape, eventually, pattern};
+use crate::common::child::Running;
+use crate::common::{Machine, Nbd, Shape, eventually, pattern};
 use surgetank_daemon::{DevicePhase, Request};
 use surgetank_model::random::Random;
 
@@ -65,12 +63,6 @@ const POINTS_OF_RECOVERY: &[&str] = &[
     "forget:before",
     "forget:after",
 ];
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 /// Bytes that a write which a kill interrupts leaves old or new as a whole.
 const SECTOR: usize = 512;

@@ -1,18 +1,10 @@
 //! A caching volume that fills up grows while it is in use, and whatever happens on the way, nothing is lost and nothing is left
 //! behind.
 
-mod common;
-
-use common::child::{self, Running};
-use common::{MIB, Machine, Nbd, Shape, connect, drain, eventually, find, pattern, status};
+use crate::common::child::Running;
+use crate::common::{MIB, Machine, Nbd, Shape, connect, drain, eventually, find, pattern, status};
 use surgetank_daemon::history::History;
 use surgetank_daemon::{Daemon, DevicePhase, Request};
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 const BLOCKS: u64 = 96;
 
@@ -50,11 +42,11 @@ fn a_caching_volume_that_fills_up_grows_under_the_burst() {
     let backing = machine.backing("backing", BLOCKS * MIB);
     let config = machine.config(&[("data", backing.to_str().unwrap())], &shape());
     let daemon = Daemon::start(config).unwrap();
-    common::boost(&daemon, "data");
+    crate::common::boost(&daemon, "data");
     assert_eq!(size_mib(&daemon), 16);
     let mut nbd = connect(&machine, "data");
     let version = write_until(&mut nbd, || size_mib(&daemon) > 16).unwrap();
-    let image = &common::images(&machine.path("volumes"))[0];
+    let image = &crate::common::images(&machine.path("volumes"))[0];
     eventually("the file is as large as the status says", || {
         std::fs::metadata(image).unwrap().len() == size_mib(&daemon) * MIB
     });

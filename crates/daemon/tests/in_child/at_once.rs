@@ -1,23 +1,15 @@
 //! The devices of a daemon start and stop at the same time: one that takes long holds up no other. What a killed daemon had
 //! counted stays counted, and only what follows a crash is said to follow one.
 
-mod common;
-
 use std::sync::{Arc, Condvar, Mutex};
 
-use common::child::{self, Running};
-use common::failing::faults_on;
-use common::{MIB, Machine, Shape, TIMEOUT, boost, connect, eventually, fill, status};
+use crate::common::child::Running;
+use crate::common::failing::faults_on;
+use crate::common::{MIB, Machine, Shape, TIMEOUT, boost, connect, eventually, fill, status};
 use surgetank_daemon::opening::{Decorator, Purpose};
 use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
 use surgetank_device::Faults;
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -73,7 +65,7 @@ fn a_device_that_takes_long_to_stop_holds_up_no_other() {
     let stopping = std::thread::spawn(move || daemon.stop());
     for name in ["b", "c"] {
         let socket = machine.path(&format!("run/{name}.sock"));
-        eventually("the others have stopped", || common::nbd(&socket).is_err());
+        eventually("the others have stopped", || crate::common::nbd(&socket).is_err());
     }
     eventually("the last flush of the first is waited for", || faults.stuck() == 1);
     assert!(!stopping.is_finished(), "the first has not stopped");
@@ -161,7 +153,7 @@ fn only_what_follows_a_crash_is_said_to_follow_one() {
     let machine = Machine::new();
     let backing = machine.backing("backing", 32 * MIB);
     let device = [("data", backing.to_str().unwrap())];
-    let config = machine.config(&device, &common::failing::slow());
+    let config = machine.config(&device, &crate::common::failing::slow());
     let daemon = Daemon::start(config.clone()).unwrap();
     boost(&daemon, "data");
     fill(&mut connect(&machine, "data"), 8, 1);
@@ -169,7 +161,7 @@ fn only_what_follows_a_crash_is_said_to_follow_one() {
     let said = said_while_reading_back(&machine, &config);
     assert!(!said.contains("crash") && said.contains("the last stop left dirty data"), "{said}");
 
-    std::fs::write(machine.path("config.toml"), machine.config_text(&device, &common::failing::slow())).unwrap();
+    std::fs::write(machine.path("config.toml"), machine.config_text(&device, &crate::common::failing::slow())).unwrap();
     let mut running = Running::start(&machine, None);
     // The last caching volume may still be being detached.
     eventually("it is asked", || running.client.ask(&Request::boost("data")).is_ok());

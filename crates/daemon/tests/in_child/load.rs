@@ -1,28 +1,20 @@
 //! Other people's tools verify what they wrote, while boosts come, are called off and go: fio over NBD and on the block
 //! device, fsx on the block device and on ext4 and XFS, stress-ng on the file systems, which are checked afterwards.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use common::child::{self, Running};
-use common::mounted::{self, Mounted};
-use common::rounds::{self, Seen};
-use common::{MIB, Machine, eventually, pattern};
+use crate::common::child::Running;
+use crate::common::mounted::{self, Mounted};
+use crate::common::rounds::{self, Seen};
+use crate::common::{MIB, Machine, eventually, pattern};
 use surgetank_model::random::Random;
 
 /// Boosts that a load must have seen, and how often it is run for that.
 const BOOSTS_MIN: u64 = 3;
 const LOADS_MAX: usize = 10;
-
-/// Not a test by itself: the daemon that the others load.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 /// A machine with one device whose caching volume holds less than a load writes.
 fn machine(bytes: u64, export: &str, policy: &str) -> (Machine, PathBuf) {

@@ -2,20 +2,18 @@
 //! that array. After each kill the file system is unmounted, the daemon started, the journal replayed: every file that was synced is
 //! there, e2fsck finds nothing, and the rotation goes on.
 
-mod common;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::arrays::{self, MEMBERS, asked, copies_so_far, is_calm, rotate};
-use common::child::{self, Running};
-use common::files::Writer;
-use common::mounted::{self, Mounted};
-use common::rounds::{self, Seen};
-use common::{MIB, Machine, eventually, pattern};
+use crate::common::arrays::{self, MEMBERS, asked, copies_so_far, is_calm, rotate};
+use crate::common::child::Running;
+use crate::common::files::Writer;
+use crate::common::mounted::{self, Mounted};
+use crate::common::rounds::{self, Seen};
+use crate::common::{MIB, Machine, eventually, pattern};
 use surgetank_model::random::Random;
 
 /// Of the daemon's own: it wakes one of its bugs.
@@ -25,12 +23,6 @@ const WRITERS: u64 = 3;
 const COLD: usize = 30 << 20;
 /// What the test of planted bugs looks for in what a failed run says.
 const FINDINGS: [&str; 4] = ["cold bytes are lost", "are not Mark", "e2fsck", "mount [\"/dev/loop"];
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 fn configured() -> Machine {
     let machine = Machine::new();
@@ -173,7 +165,7 @@ fn planted_bugs_of_copies_are_found_under_a_mounted_file_system() {
     for bug in ["JoiningCounts", "WriteBehindCursor"] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "--nocapture"]);
-        command.arg("kills_in_copies_under_a_mounted_file_system_keep_everything_that_was_synced");
+        command.arg("arrays_mounted::kills_in_copies_under_a_mounted_file_system_keep_everything_that_was_synced");
         // Whether a kill meets the bug is a matter of luck: of sixteen campaigns with the usual number of kills, one met none.
         let ended = command.env(PLANT, bug).env("SURGETANK_KILLS", "24").stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);

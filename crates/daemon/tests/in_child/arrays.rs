@@ -1,16 +1,16 @@
 //! Devices over arrays: members are replaced under writers that know every sector, the daemon is killed in the middle of copies and
 //! at every step, providers refuse. Nothing that was acknowledged is lost, and no volume is left behind.
 
-mod common;
-
 use std::path::Path;
 use std::time::Duration;
 
-use common::arrays::{MEMBERS, asked, config, copied, copies_so_far, create, delete, is_calm, of_report, rotate};
-use common::child::{self, Running};
-use common::rounds::{self, Seen};
-use common::writers::{Counts, Writer};
-use common::{MIB, Machine, connect, eventually, find};
+use crate::common::arrays::{
+    MEMBERS, asked, config, copied, copies_so_far, create, delete, is_calm, of_report, rotate,
+};
+use crate::common::child::Running;
+use crate::common::rounds::{self, Seen};
+use crate::common::writers::{Counts, Writer};
+use crate::common::{MIB, Machine, connect, eventually, find};
 use surgetank_daemon::arrays::status::ArrayStatus;
 use surgetank_daemon::{Daemon, OfflineArrays, Request};
 use surgetank_model::random::Random;
@@ -18,12 +18,6 @@ use surgetank_model::random::Random;
 /// What is written of the array.
 const SIZE: u64 = 16 * MIB;
 const WRITERS: u64 = 4;
-
-/// Not a test by itself: the daemon that the others kill.
-#[test]
-fn daemon_in_a_child() {
-    child::serve_if_asked();
-}
 
 /// A machine with a device over an array, and one over a file so that the daemon runs without the array.
 fn configured(provider: &str, array: &str) -> Machine {
@@ -184,7 +178,7 @@ fn a_kill_at_any_step_of_a_replacement_is_resumed_or_undone() {
         let mut running = Running::start(&machine, Some(&point));
         let nbd = running.nbd();
         if let Some(mut nbd) = nbd.filter(|_| !std::mem::replace(&mut written, true)) {
-            common::fill(&mut nbd, SIZE / MIB, 7);
+            crate::common::fill(&mut nbd, SIZE / MIB, 7);
             nbd.flush().unwrap();
         }
         drop(running.client.ask(&rotate(Some(1))));
@@ -206,7 +200,7 @@ fn a_provider_that_refuses_delays_a_rotation_and_nothing_else() {
     create(&machine);
     let daemon = Daemon::start(config(&machine)).unwrap();
     let mut nbd = connect(&machine, "data");
-    common::fill(&mut nbd, 4, 1);
+    crate::common::fill(&mut nbd, 4, 1);
     daemon.handle(rotate(Some(0))).unwrap();
     eventually("the quota is told", || status(&daemon).reason.is_some());
     let told = status(&daemon);
@@ -247,7 +241,7 @@ fn a_full_state_directory_delays_a_rotation_and_refuses_a_creation() {
     create(&machine);
     let daemon = Daemon::start(config(&machine)).unwrap();
     let mut nbd = connect(&machine, "data");
-    common::fill(&mut nbd, 4, 1);
+    crate::common::fill(&mut nbd, 4, 1);
     std::fs::create_dir(&block).unwrap();
     daemon.handle(rotate(Some(2))).unwrap();
     eventually("that is told", || status(&daemon).reason.is_some());
@@ -267,7 +261,7 @@ fn an_array_is_assembled_without_its_record_and_a_missing_member_is_named() {
     create(&machine);
     let daemon = Daemon::start(config(&machine)).unwrap();
     let mut nbd = connect(&machine, "data");
-    common::fill(&mut nbd, SIZE / MIB, 5);
+    crate::common::fill(&mut nbd, SIZE / MIB, 5);
     nbd.flush().unwrap();
     daemon.handle(rotate(Some(1))).unwrap();
     eventually("it is replaced", || status(&daemon).replaced == 1 && is_calm(&status(&daemon)));
@@ -296,7 +290,7 @@ fn an_array_is_assembled_without_its_record_and_a_missing_member_is_named() {
     daemon.stop();
     assert_eq!(machine.rented(), MEMBERS);
     let arrays = OfflineArrays::start(config(&machine)).unwrap();
-    let image = common::images(&machine.path("volumes")).pop().unwrap();
+    let image = crate::common::images(&machine.path("volumes")).pop().unwrap();
     let name = format!("{}.json", image.file_stem().unwrap().to_string_lossy());
     let (known, aside) = (machine.path("volumes/state").join(name), machine.path("aside"));
     std::fs::rename(&known, &aside).unwrap();
@@ -554,7 +548,7 @@ fn an_empty_ephemeral_array_gets_new_members_at_once() {
     delete(&machine);
 }
 
-fn fill_and_find(nbd: &mut common::Nbd) {
-    common::fill(nbd, 2, 9);
+fn fill_and_find(nbd: &mut crate::common::Nbd) {
+    crate::common::fill(nbd, 2, 9);
     find(nbd, 2, 9);
 }

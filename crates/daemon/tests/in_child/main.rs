@@ -1,0 +1,32 @@
+//! The daemon in a process of its own, which can be killed: this test program itself, at the test `daemon_in_a_child`.
+
+#![allow(clippy::print_stdout, reason = "tables are results, and tests say what they skip")]
+#![allow(clippy::print_stderr, reason = "counts are what tests are for")]
+
+mod arrays;
+mod arrays_mounted;
+mod at_once;
+#[path = "../common/mod.rs"]
+mod common;
+mod crash_losses;
+mod crash_points;
+mod growth;
+mod hostile;
+mod hotplug;
+mod kills;
+mod kills_mounted;
+mod lifecycles;
+mod lives;
+mod load;
+mod mapped;
+mod pool;
+mod power_cuts;
+mod read_cache;
+mod striped_boosts;
+mod ublk;
+
+/// Not a test by itself: the daemon that the others kill.
+#[test]
+fn daemon_in_a_child() {
+    common::child::serve_if_asked();
+}
