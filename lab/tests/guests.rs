@@ -103,11 +103,43 @@ fn a_guest_that_dies_as_it_boots_is_booted_once_more() {
     assert_eq!(std::fs::read_to_string(results.path().join("stdout")).unwrap(), "alive\n");
 }
 
+/// A file system in a file, mounted in a directory for temporary files whose name needs care.
+struct MountedFile {
+    image: std::path::PathBuf,
+    place: std::path::PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl MountedFile {
+    fn new() -> Self {
+        let directory = tempfile::Builder::new().prefix("a b").tempdir().unwrap();
+        let (image, place) = (directory.path().join("image"), directory.path().join("mnt"));
+        std::fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        assert!(Command::new("mkfs.ext4").arg("-q").arg(&image).status().unwrap().success());
+        assert!(Command::new("mount").args(["-o", "loop"]).args([&image, &place]).status().unwrap().success());
+        Self { image, place, _directory: directory }
+    }
+
+    /// Unmounts it, and sees that nobody has it then: the loop device is free.
+    fn unmount(self) {
+        assert!(Command::new("umount").arg(&self.place).status().unwrap().success());
+        let until = Instant::now() + Duration::from_secs(60);
+        let loops = || Command::new("losetup").arg("-j").arg(&self.image).output().unwrap().stdout;
+        while !loops().is_empty() {
+            assert!(Instant::now() < until, "somebody still has what was unmounted");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 #[test]
 fn an_interrupt_ends_a_guest_and_leaves_nothing() {
     let Some(lab) = lab() else { return };
+    let mounted = MountedFile::new();
     let interrupt = Interrupt::default();
     let mut guest = small("interrupted", "sleep 1000").boot(&lab, &interrupt).unwrap();
+    mounted.unmount();
     let directory = guest.results().parent().unwrap().to_owned();
     assert_ne!(processes_of(&directory), Vec::new());
     interrupt.raise();

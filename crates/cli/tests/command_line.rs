@@ -97,6 +97,7 @@ fn mistakes_in_flags_are_told_in_the_same_voice() {
         (&["mrc", "a", "--format", "pcap"], "[possible values: plain, msr"),
         (&["mrc", "a", "--formt", "csv"], "a similar argument exists: '--format'"),
         (&["recommend", "--interval", "1 s"], "--trace <TRACE>"),
+        (&["pool", "up", "--memory", "4"], "; see surgetank pool up --help"),
     ] {
         let said = refused(arguments, 2);
         assert!(said.contains(expected), "{arguments:?}: {said}");

@@ -140,9 +140,19 @@ pub fn usage(error: &clap::Error) -> String {
             _ => parts.push(tip.unwrap_or(line).to_owned()),
         }
     }
-    let named = std::env::args().nth(1).filter(|name| Cli::command().find_subcommand(name).is_some());
-    let command = named.map_or_else(String::new, |name| format!("{name} "));
-    format!("{}; see surgetank {command}--help", parts.join("; "))
+    format!("{}; see surgetank {}--help", parts.join("; "), named(std::env::args().skip(1)))
+}
+
+/// The command and its subcommands that arguments begin with, each with a blank behind it.
+fn named(arguments: impl Iterator<Item = String>) -> String {
+    let (mut at, mut named) = (Cli::command(), String::new());
+    for argument in arguments {
+        let Some(command) = at.find_subcommand(&argument).cloned() else { break };
+        named.push_str(&argument);
+        named.push(' ');
+        at = command;
+    }
+    named
 }
 
 impl Cli {

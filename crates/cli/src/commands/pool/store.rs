@@ -55,7 +55,8 @@ impl Store {
             })?;
             config.user = Some((user.clone(), password.trim_end_matches('\n').to_owned()));
         }
-        config.quota = self.store_quota.map(Bytes::get);
+        // As etcd's own flag has it, zero is its default.
+        config.quota = self.store_quota.map(Bytes::get).filter(|quota| *quota > 0);
         config.check().map_err(invalid)?;
         Ok(Some(config))
     }
