@@ -86,6 +86,18 @@ surgetank_model::plant_bugs! {
         OldVersionTaken,
         /// A segment of the SSD's log is filled again while records in it count.
         SegmentReused,
+        /// A record counts as moved before its copy is flushed.
+        CopyNotFlushed,
+        /// What is over is copied, and keeps its room.
+        OverCopied,
+        /// Chunks take the room that compaction needs.
+        ReserveTaken,
+        /// Segments are compacted of which nothing is won.
+        CompactedInVain,
+        /// Of two records of one name the earlier counts.
+        OldCopyWins,
+        /// A copy that a power cut tore hides the record that it was made of.
+        TornCopyHides,
         /// Scrubbing passes over what is on SSD.
         ScrubPassesOverSsd,
         /// What scrubbing finds damaged counts as good.

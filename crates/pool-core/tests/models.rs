@@ -40,6 +40,11 @@ fn no_segment_is_filled_again_while_a_record_in_it_counts() {
 }
 
 #[test]
+fn compaction_loses_nothing_that_was_flushed_wherever_the_power_is_cut() {
+    all(800, support::compaction::run);
+}
+
+#[test]
 fn a_chunk_is_held_as_long_as_somebody_may_ask_for_it_and_no_longer() {
     all(800, support::holdings::run);
 }

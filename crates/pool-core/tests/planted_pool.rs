@@ -12,12 +12,13 @@ use surgetank_pool_core::planted::{Bug, plant};
 /// A kind of run.
 type Run = fn(u64) -> Result<(), String>;
 
-const RUNS: [(&str, Run, u64); 13] = [
+const RUNS: [(&str, Run, u64); 14] = [
     ("placement", support::placement::run, 2000),
     ("holdings", support::holdings::run, 800),
     ("buffers", support::buffers::run, 300),
     ("scrub", support::scrub::run, 30),
     ("segments", support::segments::run, 400),
+    ("compaction", support::compaction::run, 800),
     ("membership", support::membership::run, 200),
     ("metadata", support::metadata::run, 2000),
     ("links", support::links::run, 400),

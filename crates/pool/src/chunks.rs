@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
-use surgetank_pool_core::benefactor::scrub;
+use surgetank_pool_core::benefactor::{scrub, segments};
 use surgetank_pool_core::id::{Incarnation, Inode, Revision, SessionId, Version};
 use surgetank_pool_core::repair::{self, Of, Word};
 
@@ -163,7 +163,7 @@ pub struct Alive {
     pub of: u64,
     /// Chunks that clients have put in this life.
     pub puts: u64,
-    /// Bytes of SSD that have room for chunks, and all that it lends.
+    /// Bytes of SSD that have room for chunks, some once the log is compacted, and all that it lends.
     pub ssd: (u64, u64),
     /// Chunks that were found damaged in this life.
     pub damaged: u64,
@@ -171,6 +171,8 @@ pub struct Alive {
     pub leaving: bool,
     /// What scrubbing has come to.
     pub scrubbed: scrub::Report,
+    /// How the SSD's log is.
+    pub log: segments::Report,
 }
 
 /// What a benefactor answers.
@@ -224,7 +226,8 @@ wire_struct! {
     repair::Inventory { tables, drafts, copies }
     DrainPart { incarnation, of, chunks, offset, file }
     Inventory { incarnation, has, damaged }
-    Alive { incarnation, credits, of, puts, ssd, damaged, leaving, scrubbed }
+    Alive { incarnation, credits, of, puts, ssd, damaged, leaving, scrubbed, log }
+    segments::Report { garbage, copied, written }
     scrub::Report { passes, chunks, bytes, damaged, last }
     scrub::Last { ended, chunks, damaged }
 }

@@ -298,6 +298,9 @@ struct BenefactorStatus {
     memory_used_gib: f64,
     ssd_gib: f64,
     ssd_used_gib: f64,
+    /// What is over on the SSD and keeps room still, and what was copied to win such room; `None`: it is dead.
+    ssd_garbage_gib: Option<f64>,
+    ssd_copied_gib: Option<f64>,
     state: &'static str,
     /// Chunks that were found damaged; `None`: it is dead.
     damaged: Option<u64>,
@@ -338,6 +341,7 @@ impl PoolStatus {
     fn of(status: &manager::Status) -> Self {
         let free: BTreeMap<_, _> = status.benefactors.iter().map(|(lends, free)| (lends.place.id, *free)).collect();
         let integrity: BTreeMap<_, _> = status.integrity.iter().copied().collect();
+        let logs: BTreeMap<_, _> = status.logs.iter().copied().collect();
         let benefactor = |(lends, state, ssd_used): &(Lends, State, u64)| {
             let (memory, ssd) = (lends.memory.get() as f64 / GIB, lends.ssd.get() as f64 / GIB);
             // Nothing is in the memory of one that is gone.
@@ -353,6 +357,8 @@ impl PoolStatus {
                 memory_used_gib: (memory - free).max(0.0),
                 ssd_gib: ssd,
                 ssd_used_gib: *ssd_used as f64 / GIB,
+                ssd_garbage_gib: logs.get(&lends.place.id).map(|log| log.garbage as f64 / GIB),
+                ssd_copied_gib: logs.get(&lends.place.id).map(|log| log.copied as f64 / GIB),
                 state: match state {
                     State::Joined => "joined",
                     State::Leaving => "leaving",
@@ -383,7 +389,8 @@ impl PoolStatus {
     }
 
     fn people(&self) -> String {
-        let columns = ["benefactor", "class", "memory", "used", "SSD", "used", "state", "damaged", "last scrubbed"];
+        let columns =
+            ["benefactor", "class", "memory", "used", "SSD", "used", "garbage", "state", "damaged", "last scrubbed"];
         let mut table = Table::new(columns);
         let size = |gib: f64| if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") };
         for benefactor in &self.benefactors {
@@ -394,6 +401,7 @@ impl PoolStatus {
                 size(benefactor.memory_used_gib),
                 size(benefactor.ssd_gib),
                 size(benefactor.ssd_used_gib),
+                benefactor.ssd_garbage_gib.map(size).unwrap_or_default(),
                 benefactor.state.to_owned(),
                 benefactor.damaged.map(|damaged| damaged.to_string()).unwrap_or_default(),
                 benefactor.scrub.as_ref().map(Scrubbed::people).unwrap_or_default(),

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
 mod access;
+mod compaction;
 #[path = "../../../pool/tests/pool/support/damage.rs"]
 mod damage;
 mod etcd;

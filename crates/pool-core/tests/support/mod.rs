@@ -1,6 +1,7 @@
 //! Random runs of the pool's parts, each against what it must be: a run answers with what was wrong.
 
 pub mod buffers;
+pub mod compaction;
 pub mod draining;
 pub mod holdings;
 pub mod links;

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use surgetank_model::random::Random;
-use surgetank_pool_core::benefactor::segments::{At, BLOCK, Kind, Segments};
+use surgetank_pool_core::benefactor::segments::{At, BLOCK, Former, Kind, Segments};
 
 pub fn run(seed: u64) -> Result<(), String> {
     let mut random = Random::from_seed(seed);
     let (count, blocks) = (4 + random.below(5), 4 + random.below(12));
-    let mut segments = Segments::new(blocks * BLOCK, (0..count).map(|filling| (filling, 0)));
+    let former = |filling| Former { filling, ..Former::default() };
+    let mut segments = Segments::new(blocks * BLOCK, (0..count).map(former));
     let mut live: Vec<At> = Vec::new();
     // Which record wrote each block last.
     let mut wrote: BTreeMap<(u32, u64), At> = BTreeMap::new();
@@ -52,10 +53,9 @@ pub fn run(seed: u64) -> Result<(), String> {
         }
     }
     live.into_iter().for_each(|at| segments.over(at));
-    // All but the one that is being filled, and the one that is left to tables.
-    let least = (count - 2) * (blocks - 2) * BLOCK;
-    if segments.room() < least {
-        return Err(format!("nothing is left, and there is room for {} bytes, not {least}", segments.room()));
+    // All but the one that is left to compaction, and what is left to tables.
+    if segments.room() != segments.of() || segments.free() != segments.of() {
+        return Err(format!("nothing is left, and there is room for {} bytes of {}", segments.room(), segments.of()));
     }
     Ok(())
 }

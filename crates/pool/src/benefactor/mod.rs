@@ -419,6 +419,7 @@ impl Benefactor {
             damaged: counted(&self.damaged),
             leaving: self.leaving,
             scrubbed,
+            log: self.tier.as_ref().map(Tier::report).unwrap_or_default(),
         }
     }
 }

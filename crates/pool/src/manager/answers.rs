@@ -275,8 +275,9 @@ impl Manager {
         for Member { lends, alive, .. } in self.members.all() {
             let (free, of) = alive.map_or((0, 0), |alive| alive.ssd);
             let state = if alive.is_some_and(|alive| alive.leaving) { State::Leaving } else { State::Joined };
-            if let Some(crate::chunks::Alive { damaged, scrubbed, .. }) = alive {
+            if let Some(crate::chunks::Alive { damaged, scrubbed, log, .. }) = alive {
                 status.integrity.push((lends.place.id, Integrity { damaged, scrubbed }));
+                status.logs.push((lends.place.id, log));
             }
             status.states.push((lends.clone(), state, of.saturating_sub(free)));
             status.benefactors.push((lends, credits(alive)));

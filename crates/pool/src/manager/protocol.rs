@@ -1,6 +1,6 @@
 //! The service `Manager`.
 
-use surgetank_pool_core::benefactor::scrub;
+use surgetank_pool_core::benefactor::{scrub, segments};
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
 use surgetank_pool_core::meta::operation::{self, Operation, Refusal};
 use surgetank_pool_core::meta::store::Lease;
@@ -120,6 +120,8 @@ pub struct Status {
     pub integrity: Vec<(BenefactorId, Integrity)>,
     /// The store's room, if it has a quota.
     pub store: Option<StoreStatus>,
+    /// How the SSDs' logs of the benefactors that are alive are.
+    pub logs: Vec<(BenefactorId, segments::Report)>,
 }
 
 /// What a benefactor knows of damage, in its present life.
@@ -265,7 +267,7 @@ wire_struct! {
     Place { bytes, copies, media, spread, without, apart }
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
-    Status { benefactors, states, files, journal, drain_bytes_s, integrity, store }
+    Status { benefactors, states, files, journal, drain_bytes_s, integrity, store, logs }
     Integrity { damaged, scrubbed }
     StoreStatus { size, in_use, quota, refusal }
     AtTarget { path, number, node }

@@ -248,8 +248,7 @@ fn a_draft_that_nobody_needs_leaves_its_room_to_what_waits_for_it() {
 fn power_cuts_while_files_are_drained_early_lose_no_byte() {
     run(async {
         for seed in 0..2_u64 {
-            // On half of that, a few chunks that count may keep all segments from being used again.
-            let disks: Vec<_> = (0..2).map(|at| CutDisk::new(24, 4 << 20, seed * 2 + at)).collect();
+            let disks: Vec<_> = (0..2).map(|at| CutDisk::new(12, 4 << 20, seed * 2 + at)).collect();
             let mut pool = Pool::with_ssds(1, 16, disks.into_iter().map(|disk| Some(Disk::Cut(disk))).collect());
             pool.session = LONG;
             pool.restart_manager(0);

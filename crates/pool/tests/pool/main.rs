@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
+mod compaction;
 mod early;
 mod early_faults;
 mod etcd;

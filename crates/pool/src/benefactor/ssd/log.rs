@@ -7,7 +7,8 @@ use std::io;
 use std::sync::Arc;
 
 use surgetank_pool_core::benefactor::holdings::{Entry, Instance, Table};
-use surgetank_pool_core::benefactor::segments::{At, BLOCK, Kind, Segments};
+use surgetank_pool_core::benefactor::recovery::{Latest, Sum};
+use surgetank_pool_core::benefactor::segments::{At, BLOCK, Former, Kind, Segments};
 use surgetank_pool_core::id::Inode;
 
 use super::Disk;
@@ -33,8 +34,8 @@ pub struct NotOurs {
 pub struct Found {
     disk: Arc<dyn Disk>,
     owner: Option<Owner>,
-    /// For each segment its filling.
-    fillings: Vec<u64>,
+    /// For each segment what is in it, but for what counts.
+    formers: Vec<Former>,
     /// Chunks, with their places: the latest record of each.
     pub chunks: BTreeMap<Instance, (At, Inode, Entry)>,
     /// Tables, with their places: the latest record of each.
@@ -50,7 +51,16 @@ struct Scanned {
     records: Vec<(At, Header)>,
     /// Everything was flushed before the mark at its end was written.
     closed: bool,
+    /// Its header is whole, or it has none.
+    has_front: bool,
     damaged: u64,
+}
+
+/// Records of which some count.
+#[derive(Default)]
+struct Records {
+    chunks: Latest<Instance, (Inode, Entry)>,
+    tables: Latest<TableOf, Table>,
 }
 
 impl Found {
@@ -61,63 +71,76 @@ impl Found {
     pub fn read(disk: Arc<dyn Disk>) -> Result<Self, NotOurs> {
         let mut found = Self {
             owner: None,
-            fillings: Vec::new(),
+            formers: Vec::new(),
             chunks: BTreeMap::new(),
             tables: BTreeMap::new(),
             damaged: 0,
             disk,
         };
-        let mut torn = BTreeSet::new();
+        let mut records = Records::default();
         for segment in 0..found.disk.segments() {
             let scanned = scan(&*found.disk, segment);
             if let Some(owner) = scanned.owner {
                 found.is_of(owner)?;
                 found.owner = Some(owner);
             }
-            found.fillings.push(scanned.filling);
             found.damaged += scanned.damaged;
-            for (at, header) in &scanned.records {
-                found.take(*at, header, scanned.closed, &mut torn);
-            }
+            let former = found.take(segment, &scanned, &mut records);
+            found.formers.push(former);
         }
-        // An earlier table is none in the place of a later one that is damaged.
-        for (of, at) in torn {
-            if found.tables.get(&of).is_some_and(|(whole, _)| *whole < at) {
-                found.tables.remove(&of);
-            }
-        }
+        let chunks = records.chunks.into_records();
+        found.chunks = chunks.map(|(instance, at, (inode, entry))| (instance, (at, inode, entry))).collect();
+        found.tables = records.tables.into_records().map(|(of, at, table)| (of, (at, table))).collect();
         Ok(found)
     }
 
-    fn take(&mut self, at: At, header: &Header, flushed: bool, torn: &mut BTreeSet<(TableOf, At)>) {
+    /// Takes the records of a segment, and says what is in it.
+    fn take(&mut self, segment: u32, scanned: &Scanned, records: &mut Records) -> Former {
+        let Scanned { filling, closed, .. } = *scanned;
+        // A process that was killed has written what was not flushed. What counts may be in it alone from now on.
+        let is_flushed = closed
+            || scanned.records.is_empty()
+            || self
+                .disk
+                .sync(segment)
+                .inspect_err(|error| tracing::error!("SSD {}: {error}", self.disk.name()))
+                .is_ok();
+        let mut former = Former { filling, used: BLOCK, is_whole: scanned.damaged == 0, ..Former::default() };
+        let mut torn = 0;
+        for (at, header) in &scanned.records {
+            if self.take_record(*at, header, (closed, is_flushed), records) {
+                // What is torn behind it is overwritten, and what is torn before it is not.
+                former.is_whole &= torn == 0;
+                former.used = at.offset + at.length;
+            } else {
+                torn += 1;
+            }
+        }
+        former.goes_on = !closed && is_flushed && scanned.has_front;
+        self.damaged += torn;
+        former
+    }
+
+    /// Whether a record is whole, as far as is known.
+    fn take_record(&self, at: At, header: &Header, (closed, is_flushed): (bool, bool), records: &mut Records) -> bool {
+        let sum = (at, Sum(header.length, header.crc));
+        let whole = || content(&*self.disk, at, header.length).ok().filter(|bytes| header.is(bytes));
         match header.what {
             What::Chunk(_, instance) => {
-                let is_whole = flushed || content(&*self.disk, at, header.length).is_ok_and(|bytes| header.is(&bytes));
-                match header.chunk().filter(|_| is_whole) {
-                    Some((inode, entry)) => {
-                        if self.chunks.get(&instance).is_none_or(|(known, ..)| *known < at) {
-                            self.chunks.insert(instance, (at, inode, entry));
-                        }
-                    }
-                    None => self.damaged += 1,
-                }
+                let chunk = header.chunk().filter(|_| closed || whole().is_some());
+                let Some(chunk) = chunk else { return false };
+                records.chunks.whole(instance, sum, is_flushed, chunk);
             }
             What::Table(of, version, by) => {
-                let whole = content(&*self.disk, at, header.length).ok().filter(|bytes| header.is(bytes));
-                match whole.and_then(record::table) {
-                    Some(table) => {
-                        if self.tables.get(&(of, version, by)).is_none_or(|(known, _)| *known < at) {
-                            self.tables.insert((of, version, by), (at, table));
-                        }
-                    }
-                    None => {
-                        self.damaged += 1;
-                        torn.insert(((of, version, by), at));
-                    }
-                }
+                let Some(table) = whole().and_then(record::table) else {
+                    records.tables.torn((of, version, by), sum);
+                    return false;
+                };
+                records.tables.whole((of, version, by), sum, is_flushed, table);
             }
             What::Segment | What::Closed => {}
         }
+        true
     }
 
     fn is_of(&self, wanted: Owner) -> Result<(), NotOurs> {
@@ -142,11 +165,14 @@ impl Found {
     /// [`NotOurs`].
     pub fn begin(&self, owner: Owner) -> Result<Log, NotOurs> {
         self.is_of(owner)?;
-        let mut live: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut formers = self.formers.clone();
         let places = self.chunks.values().map(|(at, ..)| at).chain(self.tables.values().map(|(at, _)| at));
-        places.for_each(|at| *live.entry(at.segment).or_default() += 1);
-        let segments = (0..).zip(&self.fillings).map(|(at, filling)| (*filling, live.get(&at).copied().unwrap_or(0)));
-        let segments = Segments::new(self.disk.size(), segments);
+        for at in places {
+            if let Some(former) = formers.get_mut(at.segment as usize) {
+                former.live.push(*at);
+            }
+        }
+        let segments = Segments::new(self.disk.size(), formers);
         let disk = Arc::clone(&self.disk);
         Ok(Log { disk, owner, segments, dirty: BTreeSet::new(), closed: Vec::new() })
     }
@@ -160,8 +186,9 @@ fn scan(disk: &dyn Disk, segment: u32) -> Scanned {
         (header.segment == segment && header.offset == offset).then_some(header)
     };
     let first = header(0, &mut front);
-    let mut scanned = Scanned { owner: None, filling: 0, records: Vec::new(), closed: false, damaged: 0 };
-    if first.is_none() && front == [0; HEADER] {
+    let has_front = first.is_some() || front == [0; HEADER];
+    let mut scanned = Scanned { owner: None, filling: 0, records: Vec::new(), closed: false, has_front, damaged: 0 };
+    if first.is_none() && has_front {
         return scanned;
     }
     if let Some(first) = &first {
@@ -243,6 +270,37 @@ impl Log {
         self.append(What::Table(of, version, by), &record::of_table(table), Kind::Table)
     }
 
+    /// Appends a copy of a chunk that is in the log. After the next flush, unless that fails, the former record is over.
+    ///
+    /// # Errors
+    /// [`NotAppended`].
+    pub fn copy_chunk(&mut self, from: At, inode: Inode, entry: &Entry, bytes: &[u8]) -> Result<At, NotAppended> {
+        let to = self.append(What::Chunk(inode, entry.instance), bytes, Kind::Copy)?;
+        self.segments.copied(from, to);
+        Ok(to)
+    }
+
+    /// [`Log::copy_chunk`] of a table, which may say something new.
+    ///
+    /// # Errors
+    /// [`NotAppended`].
+    pub fn copy_table(&mut self, from: At, (of, version, by): TableOf, table: &Table) -> Result<At, NotAppended> {
+        let to = self.append(What::Table(of, version, by), &record::of_table(table), Kind::Copy)?;
+        self.segments.copied(from, to);
+        Ok(to)
+    }
+
+    /// A record cannot be copied.
+    pub fn keep(&mut self, at: At) {
+        self.segments.keep(at);
+    }
+
+    /// What compaction decides from.
+    #[must_use]
+    pub const fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
     fn append(&mut self, what: What, content: &[u8], kind: Kind) -> Result<At, NotAppended> {
         let length = record::length(content.len()) as u64;
         let append = self.segments.append(length, kind).ok_or(NotAppended::Full)?;
@@ -289,6 +347,7 @@ impl Log {
                 failed.insert(segment, error);
             }
         }
+        self.segments.flushed();
         for at in std::mem::take(&mut self.closed) {
             // Without the mark the next life reads all of the segment.
             if !failed.contains_key(&at.segment) {
@@ -301,17 +360,5 @@ impl Log {
     /// A record is over.
     pub fn over(&mut self, at: At) {
         self.segments.over(at);
-    }
-
-    /// Bytes that chunks can take.
-    #[must_use]
-    pub fn room(&self) -> u64 {
-        self.segments.room()
-    }
-
-    /// Bytes that chunks can take when nothing is there.
-    #[must_use]
-    pub fn of(&self) -> u64 {
-        self.segments.of()
     }
 }

@@ -1,17 +1,21 @@
 //! Moves chunks from memory to the log, many with one flush, and says what survives a power cut.
 
+mod compact;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::holdings::{Effect, Entry, Instance, Table};
-use surgetank_pool_core::benefactor::segments::At;
+use surgetank_pool_core::benefactor::segments::{At, Report};
+use surgetank_pool_core::benefactor::{Compaction, Piece};
 use surgetank_pool_core::id::Inode;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use self::compact::Step;
 use super::super::Benefactor;
 use super::log::{self, Found, Log, NotAppended, NotOurs, RECORD_MAX};
 use super::{Disk, Owner};
@@ -54,9 +58,25 @@ pub(in super::super) struct Tier {
     batches: watch::Sender<u64>,
     failures: AtomicU64,
     broken: AtomicBool,
-    /// Bytes: what there is room for, and all.
-    room: AtomicU64,
-    of: AtomicU64,
+    compaction: Mutex<Compaction>,
+    began: Instant,
+    rooms: Mutex<Rooms>,
+}
+
+/// The room of the log, in bytes.
+#[derive(Clone, Copy)]
+struct Rooms {
+    /// That chunks can take now, or once all that is worth it is compacted; and when nothing is there.
+    free: u64,
+    of: u64,
+    report: Report,
+}
+
+impl Rooms {
+    fn new(log: &Log) -> Self {
+        let segments = log.segments();
+        Self { free: segments.free(), of: segments.of(), report: segments.report() }
+    }
 }
 
 /// What a batch writes.
@@ -80,7 +100,7 @@ impl Tier {
             chunks: found.chunks.iter().map(|(instance, (at, ..))| (*instance, *at)).collect(),
             tables: found.tables.iter().map(|(of, (at, _))| (*of, *at)).collect(),
         };
-        let (room, of) = (AtomicU64::new(log.room()), AtomicU64::new(log.of()));
+        let rooms = Mutex::new(Rooms::new(&log));
         Ok(Self {
             disk,
             log: Mutex::new(log),
@@ -90,17 +110,29 @@ impl Tier {
             batches: watch::Sender::new(0),
             failures: AtomicU64::new(0),
             broken: AtomicBool::new(false),
-            room,
-            of,
+            compaction: Mutex::default(),
+            began: Instant::now(),
+            rooms,
         })
     }
 
-    /// Bytes that it has room for, and all that it lends; a broken one lends nothing.
+    /// Bytes that it has room for, some once it is compacted, and all that it lends; a broken one lends nothing.
     pub(in super::super) fn room(&self) -> (u64, u64) {
-        match self.broken.load(Ordering::Relaxed) {
-            true => (0, 0),
-            false => (self.room.load(Ordering::Relaxed), self.of.load(Ordering::Relaxed)),
-        }
+        let Rooms { free, of, .. } = *lock(&self.rooms);
+        if self.broken.load(Ordering::Relaxed) { (0, 0) } else { (free, of) }
+    }
+
+    /// How the log is.
+    pub(in super::super) fn report(&self) -> Report {
+        lock(&self.rooms).report
+    }
+
+    fn rooms(&self, log: &Log) {
+        *lock(&self.rooms) = Rooms::new(log);
+    }
+
+    fn now(&self) -> surgetank_model::Instant {
+        surgetank_model::Instant::ZERO + self.began.elapsed()
     }
 
     /// There may be something to do.
@@ -118,20 +150,30 @@ impl Tier {
     }
 
     /// A chunk's bytes, as they are: whoever asks looks at the checksum.
-    pub(in super::super) fn read(&self, entry: &Entry) -> std::io::Result<Vec<u8>> {
-        let at = lock(&self.index).chunks.get(&entry.instance).copied();
-        let at = at.ok_or(std::io::ErrorKind::NotFound)?;
-        log::content(&*self.disk, at, entry.length)
+    pub(in super::super) fn read(&self, entry: &Entry) -> io::Result<Vec<u8>> {
+        self.read_with(entry, |at| log::content(&*self.disk, at, entry.length))
     }
 
     /// [`Tier::read`] of what the medium has, which leaves nothing in the system's memory.
-    pub(in super::super) fn read_medium(&self, entry: &Entry) -> std::io::Result<Vec<u8>> {
-        let at = lock(&self.index).chunks.get(&entry.instance).copied();
-        let at = at.ok_or(std::io::ErrorKind::NotFound)?;
-        self.disk.uncache(at.segment, at.offset, at.length);
-        let bytes = log::content(&*self.disk, at, entry.length);
-        self.disk.uncache(at.segment, at.offset, at.length);
-        bytes
+    pub(in super::super) fn read_medium(&self, entry: &Entry) -> io::Result<Vec<u8>> {
+        self.read_with(entry, |at| {
+            self.disk.uncache(at.segment, at.offset, at.length);
+            let bytes = log::content(&*self.disk, at, entry.length);
+            self.disk.uncache(at.segment, at.offset, at.length);
+            bytes
+        })
+    }
+
+    /// Reads a chunk where it is. One that was copied elsewhere meanwhile is read again, since its former place may have something else.
+    fn read_with(&self, entry: &Entry, read: impl Fn(At) -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+        let place = || lock(&self.index).chunks.get(&entry.instance).copied();
+        loop {
+            let at = place().ok_or(io::ErrorKind::NotFound)?;
+            let bytes = read(at);
+            if place() == Some(at) {
+                return bytes;
+            }
+        }
     }
 
     /// Waits until a table is logged, and until all these chunks are; `false`: not by then, or never.
@@ -164,39 +206,75 @@ impl Tier {
             }
         }
     }
-
-    fn has_tables(&self) -> bool {
-        !lock(&self.tables).wanted.is_empty()
-    }
 }
 
 /// Moves chunks and logs tables for ever.
 pub(in super::super) async fn run(benefactor: Arc<Benefactor>) {
     let Some(tier) = &benefactor.tier else { return std::future::pending().await };
+    let (mut idle, mut later) = (Instant::now() + IDLE, None);
     loop {
-        if tokio::time::timeout(IDLE, tier.wake.notified()).await.is_err() && tier.room().0 >= RECORD_MAX {
+        let until = later.map_or(idle, |later: Instant| later.min(idle));
+        let is_woken = tokio::time::timeout_at(until, tier.wake.notified()).await.is_ok();
+        if !is_woken && Instant::now() >= idle && tier.room().0 >= RECORD_MAX {
             benefactor.holdings().close_filling();
         }
-        while !tier.broken.load(Ordering::Relaxed) && (tier.has_tables() || benefactor.holdings().has_effects()) {
-            let working = Arc::clone(&benefactor);
-            match tokio::task::spawn_blocking(move || working.write_batch()).await {
-                Ok(Progress::Some) => {}
-                Ok(Progress::None) | Err(_) => break,
-                Ok(Progress::Failed) => tokio::time::sleep(PAUSE).await,
-            }
+        if is_woken || Instant::now() >= idle {
+            idle = Instant::now() + IDLE;
         }
+        later = work(&benefactor, tier).await;
     }
 }
 
-/// What came of a batch.
-enum Progress {
+/// Works until there is nothing to do; when there is again, if that is known.
+async fn work(benefactor: &Arc<Benefactor>, tier: &Tier) -> Option<Instant> {
+    while !tier.broken.load(Ordering::Relaxed) {
+        let working = Arc::clone(benefactor);
+        match tokio::task::spawn_blocking(move || working.batch_and_step()).await {
+            Ok(Work::Some) => {}
+            Ok(Work::None) | Err(_) => return None,
+            Ok(Work::Later(pause)) => return Some(Instant::now() + pause),
+            Ok(Work::Failed) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+    None
+}
+
+/// What was done.
+enum Work {
     Some,
-    /// There was nothing to do, or no room.
     None,
+    /// There is something after so long.
+    Later(Duration),
     Failed,
 }
 
+/// What came of a batch.
+struct Batched {
+    /// Nothing failed.
+    well: bool,
+    /// Something was done.
+    some: bool,
+    /// There was no room for all of it.
+    is_short: bool,
+}
+
 impl Benefactor {
+    /// Writes a batch, and compacts a little: what is new comes first.
+    fn batch_and_step(&self) -> Work {
+        let Some(tier) = &self.tier else { return Work::None };
+        let Batched { well, some, is_short } = self.write_batch(tier);
+        if !well {
+            return Work::Failed;
+        }
+        match self.compact(tier, is_short) {
+            Step::Failed => Work::Failed,
+            Step::Done => Work::Some,
+            _ if some => Work::Some,
+            Step::Later(pause) => Work::Later(pause),
+            Step::Nothing => Work::None,
+        }
+    }
+
     /// What is to be written now. A chunk has room for sure.
     fn next_batch(&self, tier: &Tier, mut room: u64) -> Batch {
         let mut holdings = self.holdings();
@@ -225,10 +303,9 @@ impl Benefactor {
     }
 
     /// Writes what is to be written, flushes it, and lets everybody know.
-    fn write_batch(&self) -> Progress {
-        let Some(tier) = &self.tier else { return Progress::None };
+    fn write_batch(&self, tier: &Tier) -> Batched {
         let mut log = lock(&tier.log);
-        let batch = self.next_batch(tier, log.room());
+        let batch = self.next_batch(tier, log.segments().room());
         tier.over(&mut log, &batch);
         let (mut well, mut some) = (true, !batch.over.is_empty() || !batch.tables_over.is_empty());
         let tables: Vec<_> =
@@ -246,10 +323,7 @@ impl Benefactor {
                 )
             })
             .collect();
-        let failed = log.flush();
-        for error in failed.values() {
-            tracing::error!("SSD {}: what was written is not flushed: {error}", tier.disk.name());
-        }
+        let failed = tier.flush(&mut log);
         let is_well = |at: &At| !failed.contains_key(&at.segment);
         well &= failed.is_empty();
         let mut again = BTreeSet::new();
@@ -284,7 +358,10 @@ impl Benefactor {
             holdings.moved(instance, moved.is_some() || !intact);
             some |= moved.is_some() || !intact;
         }
+        // What is left waits for room, as nothing else keeps it.
+        let mut is_short = holdings.has_effects() && log.segments().room() < RECORD_MAX;
         drop(holdings);
+        is_short |= well && !again.is_empty();
         {
             let mut tables = lock(&tier.tables);
             if again.is_empty() {
@@ -292,15 +369,10 @@ impl Benefactor {
             }
             tables.wanted.extend(again);
         }
-        tier.room.store(log.room(), Ordering::Relaxed);
-        tier.of.store(log.of(), Ordering::Relaxed);
+        tier.rooms(&log);
         drop(log);
         tier.ended(well, some);
-        match (well, some) {
-            (true, false) => Progress::None,
-            (true, true) => Progress::Some,
-            (false, _) => Progress::Failed,
-        }
+        Batched { well, some, is_short }
     }
 }
 
@@ -311,6 +383,15 @@ impl Tier {
         let chunks = batch.over.iter().filter_map(|instance| chunks.remove(instance));
         let tables = batch.tables_over.iter().filter_map(|of| tables.remove(of));
         chunks.chain(tables).for_each(|at| log.over(at));
+    }
+
+    /// Flushes the log; the segments of which that failed.
+    fn flush(&self, log: &mut Log) -> BTreeMap<u32, io::Error> {
+        let failed = log.flush();
+        for error in failed.values() {
+            tracing::error!("SSD {}: what was written is not flushed: {error}", self.disk.name());
+        }
+        failed
     }
 
     /// Where a record went; without room nowhere, which is no failure of the SSD's.
