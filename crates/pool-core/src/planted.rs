@@ -112,6 +112,10 @@ surgetank_model::plant_bugs! {
         StuckTargetStalls,
         /// A file that has waited for longer than the limit waits for younger ones.
         AgeIgnored,
+        /// A change whose attempt has failed counts as one that nobody has made.
+        AttemptForgotten,
+        /// Who publishes no more removes drafts of who does.
+        DraftOfAnotherRemoved,
         /// A publication of an old version ends the wait of a newer one.
         OldVersionDrains,
         /// A session's locks are not compared with those of others.

@@ -3,13 +3,13 @@
 //! Programs commit a checkpoint by an order: data first, then a marker or a rename. So the target sees the changes of a mount
 //! strictly in the order in which they were committed; only the bytes, which take long, are brought there ahead of it, under temporary
 //! names. One process publishes a mount. The next one that does may find the first entry done already: its predecessor ended
-//! between the change and the record of it.
+//! between the change and the record of it. So may one whose attempt has failed behind the change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::{Inode, Revision, Version};
 use crate::meta::operation::PublicationEnd;
-use crate::meta::value::Change;
+use crate::meta::value::{Change, Value};
 use crate::planted::{Bug, planted};
 
 /// What to do at the target.
@@ -19,8 +19,8 @@ pub struct Effect {
     pub journal: u64,
     /// The change. [`Change::Publish`]: flush, give the file its name, flush the directory.
     pub change: Change,
-    /// A predecessor may have made it: then that what moves or is removed is no longer there, or that what is made is there, is no
-    /// failure.
+    /// A predecessor, or an attempt that failed, may have made it: then that what moves or is removed is no longer there, or that what is
+    /// made is there, is no failure.
     pub maybe_done: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct Turn<'a> {
     pub change: &'a Change,
     /// The target has seen everything before it.
     pub is_first: bool,
-    /// A predecessor may have made it.
+    /// A predecessor, or an attempt that failed, may have made it.
     pub maybe_done: bool,
 }
 
@@ -49,8 +49,42 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Waits,
+    /// An attempt has failed, perhaps after the change: as when what was changed could not be flushed.
+    Again,
     Under,
     Recording,
+}
+
+impl Stage {
+    const fn waits(self) -> bool {
+        matches!(self, Self::Waits | Self::Again)
+    }
+}
+
+/// What a process that publishes finds of a draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draft {
+    /// A file rests on it.
+    Needed,
+    /// Nothing does, and nobody is about to record that something does.
+    Unused,
+    /// Another process publishes: it may be about to record that a file rests on it.
+    OfAnother,
+}
+
+impl Draft {
+    /// What a snapshot of the store says of a draft that was seen before: `owner` is who publishes, `own` this process. If this process
+    /// publishes after it saw the draft, whoever made that is this one, or publishes no more.
+    #[must_use]
+    pub fn of(draft: u64, node: Option<&Value>, owner: Option<&Value>, own: u64) -> Self {
+        if owner != Some(&Value::Owner(own)) && !planted(Bug::DraftOfAnotherRemoved) {
+            return Self::OfAnother;
+        }
+        match node {
+            Some(Value::Node(node)) if node.base.and_then(|base| base.draft) == Some(draft) => Self::Needed,
+            _ => Self::Unused,
+        }
+    }
 }
 
 /// See the module.
@@ -110,7 +144,7 @@ impl Publisher {
         let maybe_done = !self.fresh;
         let passes = planted(Bug::PublishedOutOfOrder);
         let entries = self.entries.iter_mut().take(if passes { usize::MAX } else { 1 });
-        for ((_, journal), (change, stage)) in entries.filter(|(_, (_, stage))| *stage == Stage::Waits) {
+        for ((_, journal), (change, stage)) in entries.filter(|(_, (_, stage))| stage.waits()) {
             if let Some(version) = change.publishes() {
                 if let Some(end) = self.never.get(&version) {
                     *stage = Stage::Recording;
@@ -121,6 +155,7 @@ impl Publisher {
                     continue;
                 }
             }
+            let maybe_done = maybe_done || *stage == Stage::Again;
             *stage = Stage::Under;
             return Some(Effect { journal: *journal, change: change.clone(), maybe_done });
         }
@@ -133,7 +168,8 @@ impl Publisher {
             self.entries.iter_mut().find(|((_, number), (_, stage))| *number == journal && *stage == Stage::Under);
         let Some((_, (_, stage))) = entry else { return };
         match outcome {
-            Outcome::Later => *stage = Stage::Waits,
+            Outcome::Later if planted(Bug::AttemptForgotten) => *stage = Stage::Waits,
+            Outcome::Later => *stage = Stage::Again,
             Outcome::Done => {
                 *stage = Stage::Recording;
                 self.records.push((journal, PublicationEnd::Done));
@@ -150,15 +186,15 @@ impl Publisher {
         self.records.pop()
     }
 
-    /// That is on record: the next entry's turn.
-    pub fn recorded(&mut self, journal: u64) {
+    /// That is on record: the next entry's turn. Which version it published.
+    pub fn recorded(&mut self, journal: u64) -> Option<(Inode, Version)> {
         let entry = self.entries.keys().find(|(_, number)| *number == journal).copied();
-        let Some((change, _)) = entry.and_then(|at| self.entries.remove(&at)) else { return };
+        let (change, _) = entry.and_then(|at| self.entries.remove(&at))?;
         self.fresh = true;
-        if let Some(version) = change.publishes() {
-            self.ready.remove(&version);
-            self.never.remove(&version);
-        }
+        let version = change.publishes()?;
+        self.ready.remove(&version);
+        self.never.remove(&version);
+        Some(version)
     }
 
     /// Versions of files whose bytes are wanted at the target, the most urgent first.
@@ -170,9 +206,10 @@ impl Publisher {
     /// The entry that publishes a version.
     #[must_use]
     pub fn entry(&self, of: (Inode, Version)) -> Option<Turn<'_>> {
-        let mut entries = self.entries.values().map(|(change, _)| change).enumerate();
-        let (at, change) = entries.find(|(_, change)| change.publishes() == Some(of))?;
-        Some(Turn { change, is_first: at == 0, maybe_done: at == 0 && !self.fresh })
+        let (at, (change, stage)) =
+            self.entries.values().enumerate().find(|(_, (change, _))| change.publishes() == Some(of))?;
+        let maybe_done = at == 0 && (!self.fresh || *stage == Stage::Again);
+        Some(Turn { change, is_first: at == 0, maybe_done })
     }
 
     /// Entries that the target has not seen.

@@ -214,6 +214,7 @@ impl World {
             // Now and then the target does not answer for a while.
             18..=22 if faults && self.target_gone > 0 => self.target_gone -= 1,
             18 if faults && self.random.chance(0.05) => self.target_gone = 60,
+            24 if faults && self.random.chance(0.2) => self.remove_unused(),
             24 if faults => self.drain_early(),
             25 => self.come_late(),
             18 => self.drain(),
@@ -378,7 +379,7 @@ impl World {
                     let doing = self.doing.remove(&request);
                     if let (Some(journal), Some(doing)) = (self.recording.remove(&request), doing) {
                         match doing.reply {
-                            Some(Ok(_)) => self.publisher.1.recorded(journal),
+                            Some(Ok(_)) => drop(self.publisher.1.recorded(journal)),
                             other => return Err(format!("the record of entry {journal} ends with {other:?}")),
                         }
                     }
@@ -409,6 +410,10 @@ impl World {
             let at = self.random.below(self.effects.len() as u64) as usize;
             let effect = self.effects.swap_remove(at);
             if !self.calm && self.random.chance(0.2) {
+                // It may have come as far as the flush.
+                if self.random.chance(0.5) {
+                    self.at_target(&effect)?;
+                }
                 self.publisher.1.complete(effect.journal, publishing::Outcome::Later);
                 return Ok(());
             }

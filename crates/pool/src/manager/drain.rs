@@ -31,7 +31,8 @@ const PART_TIME: Duration = Duration::from_secs(120);
 
 /// How a drain ended.
 pub(super) enum Drain {
-    Done,
+    /// What it is beside the names.
+    Done(Placed),
     /// Chunks are lost for ever.
     Lost,
     /// Somebody else changed what the version rests on.
@@ -84,29 +85,38 @@ pub(super) async fn drain(
         None => (None, None),
     };
     let given = (node.owner, node.times);
-    match write(manager, target, &node, (inode, version), &known, (base, own, from), (of_base, size)).await {
-        Ok(Drain::Done) => {}
-        Ok(Drain::Lost) => {
+    let part = target.part(inode, version, manager.number()?);
+    let written = write(manager, (target, &part), (inode, &node), &known, (base, own, from), (of_base, size)).await;
+    let not_finished = match written {
+        Ok(Ok(answered)) => {
+            let at = part.clone();
+            let finish = move |target: &Target| target.finish((inode, version), &at, size, given, answered);
+            match on_target(target, finish).await {
+                Ok(placed) => return Ok(Drain::Done(placed)),
+                Err(error) => {
+                    tracing::warn!("file {inode}: {error}");
+                    Drain::Later
+                }
+            }
+        }
+        Ok(Err(Drain::Lost)) => {
             // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
             let read = manager.store.read(&[], &[Prefix::Groups(inode)]).await?;
             let is_moved = groups(read.prefixes.into_iter().flatten(), version) != known;
-            return Ok(if is_moved { Drain::Later } else { not_opened.unwrap_or(Drain::Lost) });
+            if is_moved { Drain::Later } else { not_opened.unwrap_or(Drain::Lost) }
         }
-        Ok(other) => return Ok(other),
+        Ok(Err(other)) => other,
         Err(error) => {
             tracing::warn!("file {inode}: {error}");
             // What is there in the place of what the version rests on has fewer bytes.
             let is_theirs = error.kind() == ErrorKind::UnexpectedEof;
-            return Ok(if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later });
+            if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later }
         }
+    };
+    if let Err(error) = on_target(target, move |target| target.drop_part(&part)).await {
+        tracing::warn!("file {inode}: what an attempt has left at the target: {error}");
     }
-    match on_target(target, move |target| target.finish(inode, version, size, given)).await {
-        Ok(()) => Ok(Drain::Done),
-        Err(error) => {
-            tracing::warn!("file {inode}: {error}");
-            Ok(Drain::Later)
-        }
-    }
+    Ok(not_finished)
 }
 
 /// Bytes, from one to another.
@@ -172,36 +182,39 @@ pub(super) async fn open_base(
     Ok(on_target(target, move |target| target.open(&change, was, maybe_done)).await)
 }
 
+/// Has a version's bytes written into a file; whether everybody has answered who was asked to write there.
 async fn write(
     manager: &Arc<Manager>,
-    target: &Target,
-    node: &Node,
-    (inode, version): (Inode, Version),
+    (target, part): (&Target, &Path),
+    (inode, node): (Inode, &Node),
     groups: &[Of],
     (base, own, from): (Option<Base>, Option<u64>, Option<File>),
     (of_base, size): (Ranges, u64),
-) -> std::io::Result<Drain> {
-    let mode = node.owner.0;
-    let aside = match own {
-        Some(draft) => on_target(target, move |target| target.begin_from(inode, version, draft, size)).await?,
-        None => on_target(target, move |target| target.begin(inode, version, mode)).await?,
-    };
+) -> std::io::Result<Result<bool, Drain>> {
+    let (mode, file) = (node.owner.0, part.to_owned());
+    match own {
+        Some(draft) => on_target(target, move |target| target.begin_from(&file, (inode, draft), size)).await?,
+        None => on_target(target, move |target| target.begin(&file, mode)).await?,
+    }
     let has_base = own.is_some() || from.is_some();
     let from = from.map(Arc::new);
     let copy = async |ranges: Ranges| {
         // A draft of its own has them where they are to be.
         let Some(from) = from.clone() else { return Ok(()) };
-        let aside = aside.clone();
-        on_target(target, move |target| target.copy(&from, &aside, &ranges)).await
+        let file = part.to_owned();
+        on_target(target, move |target| target.copy(&from, &file, &ranges)).await
     };
     copy(of_base).await?;
+    let mut answered = true;
     for (index, at, group) in groups {
         // The file was cut off before it, or it lies in the base.
         if group.bytes == 0 || group.layout.columns.is_empty() {
             continue;
         }
-        match write_group(manager, &aside, inode, (index, at, group), group.present()).await? {
-            Ok(Written { chunks: drained, .. }) => {
+        let written = write_group(manager, part, inode, (index, at, group), group.present()).await?;
+        answered &= written.answered;
+        match written.chunks {
+            Ok(drained) => {
                 let (_, digest) = span::digest(drained.values().copied());
                 if drained.len() != group.present().count() || digest != group.digest {
                     let sentence = format!("group {index} reached the target with other bytes than were committed");
@@ -212,16 +225,16 @@ async fn write(
                 let first = span::of_group(*index).0;
                 copy(vec![(first, first + group.bytes)]).await?;
             }
-            Err(other) => return Ok(other),
+            Err(other) => return Ok(Err(other)),
         }
     }
-    Ok(Drain::Done)
+    Ok(Ok(answered))
 }
 
 /// What was written.
 pub(super) struct Written {
-    /// Bytes and CRC32C of each chunk.
-    pub(super) chunks: BTreeMap<u32, (u32, u32)>,
+    /// Bytes and CRC32C of each chunk, or why there are not all of them.
+    pub(super) chunks: Result<BTreeMap<u32, (u32, u32)>, Drain>,
     /// Every benefactor that was asked has answered: none writes the same once more later.
     pub(super) answered: bool,
 }
@@ -233,7 +246,7 @@ pub(super) async fn write_group(
     inode: Inode,
     (index, at, group): (&u32, &Version, &Group),
     chunks: impl Iterator<Item = u32>,
-) -> std::io::Result<Result<Written, Drain>> {
+) -> std::io::Result<Written> {
     let of = (GroupOf { inode, group: *index }, *at, group.by);
     let file = file.to_str().ok_or_else(|| Error::other("the target's path is not UTF-8"))?;
     let mut columns: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
@@ -250,41 +263,47 @@ pub(super) async fn write_group(
             parts.spawn(write_part(Arc::clone(manager), column.clone(), part));
         }
     }
-    let mut written = Written { chunks: BTreeMap::new(), answered: true };
+    let mut written = Written { chunks: Ok(BTreeMap::new()), answered: true };
+    // Also of those that are in vain it counts whether they were answered.
     while let Some(ended) = parts.join_next().await {
-        match ended.map_err(Error::other)? {
-            Ok((chunks, answered)) => {
-                written.chunks.extend(chunks.into_iter().map(|(chunk, length, crc)| (chunk, (length, crc))));
-                written.answered &= answered;
+        let (chunks, answered) = ended.map_err(Error::other)?;
+        written.answered &= answered;
+        match (&mut written.chunks, chunks) {
+            (Ok(all), Ok(chunks)) => {
+                all.extend(chunks.into_iter().map(|(chunk, length, crc)| (chunk, (length, crc))));
             }
-            Err(other) => return Ok(Err(other)),
+            (Ok(_), Err(why)) => written.chunks = Err(why),
+            (Err(_), _) => {}
         }
     }
-    Ok(Ok(written))
+    Ok(written)
 }
 
-/// Number, bytes and CRC32C of chunks that were written, and whether everybody who was asked has answered.
-type Part = (Vec<(u32, u32, u32)>, bool);
+/// Number, bytes and CRC32C of chunks that were written, or why not all were, and whether everybody who was asked has answered.
+type Part = (Result<Vec<(u32, u32, u32)>, Drain>, bool);
 
 /// Has a column's benefactors write chunks: one that has all of them, or else each chunk one that has it.
-async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> Result<Part, Drain> {
-    match write_from_one(&manager, &column, &part).await {
+async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> Part {
+    let mut answered = match write_from_one(&manager, &column, &part).await {
         // Different chunks of them may be damaged in the copies.
-        Err(Drain::Lost) if part.chunks.len() > 1 => {}
+        (Err(Drain::Lost), answered) if part.chunks.len() > 1 => answered,
         other => return other,
-    }
-    let (mut drained, mut answered) = (Vec::with_capacity(part.chunks.len()), true);
+    };
+    let mut drained = Vec::with_capacity(part.chunks.len());
     for chunk in &part.chunks {
         let alone = DrainPart { chunks: vec![*chunk], ..part.clone() };
-        let (chunks, all) = write_from_one(&manager, &column, &alone).await?;
-        drained.extend(chunks);
+        let (chunks, all) = write_from_one(&manager, &column, &alone).await;
         answered &= all;
+        match chunks {
+            Ok(chunks) => drained.extend(chunks),
+            Err(why) => return (Err(why), answered),
+        }
     }
-    Ok((drained, answered))
+    (Ok(drained), answered)
 }
 
 /// Has one of a column's benefactors write chunks: whichever can.
-async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) -> Result<Part, Drain> {
+async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) -> Part {
     let (mut lost, mut answered) = (true, true);
     for place in column.places.iter().copied() {
         // A later life has what is on its SSD.
@@ -298,16 +317,16 @@ async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) ->
         match member.peer.ask::<Benefactor>(chunks::Request::DrainPart(part), PART_TIME).await {
             Ok(chunks::Reply::Drained(chunks)) => {
                 manager.rate.drained(chunks.iter().map(|(_, length, _)| u64::from(*length)).sum());
-                return Ok((chunks, answered));
+                return (Ok(chunks), answered);
             }
             // Its life is over, or it never had them: it has them at no later time either.
             Ok(chunks::Reply::Stale | chunks::Reply::NotHere | chunks::Reply::Corrupt) => {}
             Ok(chunks::Reply::NotDrained(why)) => {
                 tracing::warn!("{why}");
-                return Err(Drain::Later);
+                return (Err(Drain::Later), answered);
             }
             Ok(_) | Err(_) => (lost, answered) = (false, false),
         }
     }
-    Err(if lost { Drain::Lost } else { Drain::Later })
+    (Err(if lost { Drain::Lost } else { Drain::Later }), answered)
 }

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Taken};
 use surgetank_pool_core::meta::value::{self, Base, Change};
 use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Role, Value};
+use surgetank_pool_core::publishing;
 
 use super::Manager;
 use super::answers::{groups, values};
@@ -18,6 +20,7 @@ use super::drain::{Of, open_base, write_group};
 use super::protocol::Ended;
 use super::publisher::on_target;
 use super::target::Target;
+use crate::chunks::CHUNK;
 use crate::meta::Unavailable;
 use crate::span;
 
@@ -28,13 +31,33 @@ const FILES: usize = 64;
 /// How often a record is attempted that somebody's commit was faster than.
 const ATTEMPTS: usize = 4;
 
+/// Drafts that nobody else writes: this process made them, and everything that it had written there was answered. Into any other, old bytes may
+/// come late.
+#[derive(Default)]
+pub(super) struct Own {
+    /// Those on which files rest.
+    pub(super) of: BTreeMap<Inode, u64>,
+    /// Those of files of which nothing has left the pool by them yet: the next attempt goes on with them.
+    pub(super) begun: BTreeMap<Inode, Begun>,
+}
+
+/// See [`Own::begun`].
+#[derive(Clone, Copy)]
+pub(super) struct Begun {
+    draft: u64,
+    /// What the file rested on then.
+    on: Option<Base>,
+    /// The draft has what the base alone has.
+    copied: bool,
+}
+
 /// Drains of the file that has most to drain, of those that are written; of another if nothing can leave the pool of that. Whether something
-/// left it. `own`: drafts that nobody else writes.
+/// left it.
 pub(super) async fn drain(
     manager: &Arc<Manager>,
     mount: MountId,
     target: &Target,
-    own: &mut BTreeMap<Inode, u64>,
+    own: &mut Own,
 ) -> Result<bool, Unavailable> {
     for inode in largest_first(manager, mount).await? {
         let Some((node, known)) = open_file(manager, mount, inode).await? else { continue };
@@ -49,33 +72,58 @@ async fn drain_file(
     manager: &Arc<Manager>,
     (mount, target): (MountId, &Target),
     (inode, node, known): (Inode, Node, Vec<Of>),
-    own: &mut BTreeMap<Inode, u64>,
+    own: &mut Own,
 ) -> Result<bool, Unavailable> {
     let former = node.rests_on();
-    let (draft, file) = match draft(manager, target, inode, &node, own.remove(&inode)).await? {
+    let of = with_tables(manager, inode, chosen(&node, known)).await;
+    if of.is_empty() {
+        // A draft would be made in vain.
+        return Ok(false);
+    }
+    let Draft { mut begun, file, base } = match draft(manager, target, (inode, &node), own).await? {
         Ok(draft) => draft,
         Err(error) => {
             tracing::warn!("file {inode}: a draft: {error}");
             return Ok(false);
         }
     };
-    let (drained, answered) = fill(manager, &file, inode, chosen(&node, known)).await;
-    if answered {
-        own.insert(inode, draft);
+    let (drained, answered) = fill(manager, &file, inode, of).await;
+    if drained.is_empty() && answered && !begun.copied {
+        // Others may need the room.
+        let at = file.clone();
+        if let Err(error) = on_target(target, move |target| target.empty(&at)).await {
+            tracing::warn!("file {inode}: a draft of which nothing counts: {error}");
+        }
     }
-    let recorded = match drained.is_empty() {
+    if !drained.is_empty() && !begun.copied {
+        // Only now: what cannot be drained costs no copy of a large file.
+        let (written, at) = (ranges(&drained), file.clone());
+        match on_target(target, move |target| target.copy_but(base.as_ref(), &at, &written)).await {
+            Ok(()) => begun.copied = true,
+            Err(error) => tracing::warn!("file {inode}: what its draft is to have: {error}"),
+        }
+    }
+    let recorded = match drained.is_empty() || !begun.copied {
         true => false,
-        false => record(manager, (mount, inode), former, draft, &drained).await?,
+        false => record(manager, (mount, inode), former, begun.draft, &drained).await?,
     };
-    if !recorded && former.and_then(|base| base.draft) != Some(draft) {
+    let rests = recorded || former.and_then(|base| base.draft) == Some(begun.draft);
+    match (answered, rests) {
+        (true, true) => drop(own.of.insert(inode, begun.draft)),
+        (true, false) => drop(own.begun.insert(inode, begun)),
+        (false, true) => {}
         // What the store has of it is asked when it is removed: the answer to the record may be lost.
-        remove_unused(manager, (mount, target)).await?;
+        (false, false) => drop(remove_unused(manager, (mount, target), own).await?),
     }
     Ok(recorded)
 }
 
-/// Removes drafts on which nothing rests; whether none is left.
-pub(super) async fn remove_unused(manager: &Manager, (mount, target): (MountId, &Target)) -> Result<bool, Unavailable> {
+/// Removes drafts on which nothing rests, but for those that the next attempt goes on with; whether none is left.
+pub(super) async fn remove_unused(
+    manager: &Manager,
+    (mount, target): (MountId, &Target),
+    own: &Own,
+) -> Result<bool, Unavailable> {
     let drafts = match on_target(target, Target::drafts).await {
         Ok(drafts) => drafts,
         Err(error) => {
@@ -85,21 +133,25 @@ pub(super) async fn remove_unused(manager: &Manager, (mount, target): (MountId, 
     };
     let mut left = false;
     for (inode, draft) in drafts {
+        if own.begun.get(&inode).is_some_and(|begun| begun.draft == draft) {
+            left = true;
+            continue;
+        }
         let keys = [Key::Node(inode), Key::Owner(Role::Publisher(mount))];
         let read = manager.store.read(&keys, &[]).await?;
-        let values = values(&read);
-        // Another publisher may be about to record that a file rests on this one. If this manager publishes after the draft was seen, whoever
-        // made it is this one, or publishes no more.
-        if values.get(1).copied().flatten() != Some(&Value::Owner(manager.tenure.manager())) {
-            return Ok(false);
-        }
-        let node = values.first().copied().flatten();
-        let rests = matches!(node, Some(Value::Node(node)) if node.base.and_then(|base| base.draft) == Some(draft));
-        if rests {
-            left = true;
-        } else if let Err(error) = on_target(target, move |target| target.remove_draft(inode, draft)).await {
-            tracing::warn!("file {inode}: a draft on which nothing rests: {error}");
-            left = true;
+        let (node, owner) = match &values(&read)[..] {
+            [node, owner] => (*node, *owner),
+            _ => (None, None),
+        };
+        match publishing::Draft::of(draft, node, owner, manager.tenure.manager()) {
+            publishing::Draft::OfAnother => return Ok(false),
+            publishing::Draft::Needed => left = true,
+            publishing::Draft::Unused => {
+                if let Err(error) = on_target(target, move |target| target.remove_draft(inode, draft)).await {
+                    tracing::warn!("file {inode}: a draft on which nothing rests: {error}");
+                    left = true;
+                }
+            }
         }
     }
     Ok(!left)
@@ -163,19 +215,31 @@ fn chosen(node: &Node, known: Vec<Of>) -> Vec<Of> {
     present
 }
 
-/// The draft on which a file rests, or a new one with what it rests on; its number, and where it is.
+/// A draft that is to be filled.
+struct Draft {
+    begun: Begun,
+    file: PathBuf,
+    /// What the draft does not have yet of what the file rests on.
+    base: Option<File>,
+}
+
+/// The draft on which a file rests, or one that is begun.
 async fn draft(
     manager: &Arc<Manager>,
     target: &Target,
-    inode: Inode,
-    node: &Node,
-    own: Option<u64>,
-) -> Result<std::io::Result<(u64, PathBuf)>, Unavailable> {
-    let base = node.rests_on();
-    if let Some(draft) = base.and_then(|base| base.draft).filter(|draft| own == Some(*draft)) {
-        return Ok(Ok((draft, target.draft(inode, draft))));
+    (inode, node): (Inode, &Node),
+    own: &mut Own,
+) -> Result<std::io::Result<Draft>, Unavailable> {
+    let (on, of, earlier) = (node.rests_on(), own.of.remove(&inode), own.begun.remove(&inode));
+    let with = |begun: Begun, base| Draft { begun, file: target.draft(inode, begun.draft), base };
+    if let Some(draft) = on.and_then(|base| base.draft).filter(|draft| of == Some(*draft)) {
+        return Ok(Ok(with(Begun { draft, on, copied: true }, None)));
     }
-    let published = match base {
+    let earlier = earlier.filter(|begun| begun.on == on);
+    if let Some(begun) = earlier.filter(|begun| begun.copied) {
+        return Ok(Ok(with(begun, None)));
+    }
+    let base = match on {
         Some(base) => {
             let path = path(manager, node).await?;
             if path.is_none() && base.draft.is_none() {
@@ -190,9 +254,23 @@ async fn draft(
         }
         None => None,
     };
+    if let Some(begun) = earlier {
+        return Ok(Ok(with(begun, base)));
+    }
     let (draft, owner) = (manager.number()?, node.owner);
-    let made = on_target(target, move |target| target.make_draft((inode, draft), owner, published.as_ref())).await;
-    Ok(made.map(|file| (draft, file)))
+    let made = on_target(target, move |target| target.make_draft((inode, draft), owner)).await;
+    Ok(made.map(|()| with(Begun { draft, on, copied: false }, base)))
+}
+
+/// Where chunks lie in their file, in order.
+fn ranges(drained: &[Drained]) -> Vec<(u64, u64)> {
+    let chunks = drained.iter().flat_map(|of| {
+        let first = span::of_group(of.group.0).0;
+        of.chunks.keys().map(move |chunk| first + u64::from(*chunk) * CHUNK)
+    });
+    let mut ranges: Vec<_> = chunks.map(|first| (first, first + CHUNK)).collect();
+    ranges.sort_unstable();
+    ranges
 }
 
 /// Where a file is, by its first name.
@@ -219,21 +297,33 @@ struct Drained {
     chunks: BTreeMap<u32, Instance>,
 }
 
-/// Has groups written into a draft; those of which all was written and verified, and whether all that was asked for was answered.
-async fn fill(manager: &Arc<Manager>, file: &Path, inode: Inode, of: Vec<Of>) -> (Vec<Drained>, bool) {
-    let (mut all, mut answered) = (Vec::new(), true);
+/// Those of some groups whose tables benefactors have, with these: what is drained is compared with what is there afterwards by the writings
+/// that they name.
+async fn with_tables(manager: &Manager, inode: Inode, of: Vec<Of>) -> Vec<(Of, BTreeMap<u32, Entry>)> {
+    let mut all = Vec::new();
     for (index, at, group) in of {
-        // What is drained is compared with what is there afterwards by the writings that tables name.
-        let Some(table) = table(manager, inode, (index, at, &group)).await else { continue };
+        if let Some(table) = table(manager, inode, (index, at, &group)).await {
+            all.push(((index, at, group), table));
+        }
+    }
+    all
+}
+
+/// Has groups written into a draft; those of which all was written and verified, and whether all that was asked for was answered.
+async fn fill(
+    manager: &Arc<Manager>,
+    file: &Path,
+    inode: Inode,
+    of: Vec<(Of, BTreeMap<u32, Entry>)>,
+) -> (Vec<Drained>, bool) {
+    let (mut all, mut answered) = (Vec::new(), true);
+    for ((index, at, group), table) in of {
         let written = write_group(manager, file, inode, (&index, &at, &group), group.present()).await;
         let written = match written {
-            Ok(Ok(written)) => {
+            Ok(written) => {
                 answered &= written.answered;
-                written.chunks
-            }
-            Ok(Err(_)) => {
-                answered = false;
-                continue;
+                let Ok(chunks) = written.chunks else { continue };
+                chunks
             }
             Err(error) => {
                 tracing::warn!("file {inode}: {error}");

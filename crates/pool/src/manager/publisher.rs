@@ -46,15 +46,15 @@ pub(super) async fn run(manager: &Arc<Manager>) {
 }
 
 async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
-    let target = Target::new(PathBuf::from(&mount.target), id, manager.tenure.manager());
     let mut work: Option<Work> = None;
     loop {
-        if !manager.holds(Role::Publisher(id)).await.unwrap_or(false) {
+        let Some(since) = manager.holds_since(Role::Publisher(id)).await.unwrap_or(None) else {
             work = None;
             tokio::time::sleep(PAUSE).await;
             continue;
-        }
+        };
         if work.is_none() {
+            let target = Target::new(PathBuf::from(&mount.target), id, since);
             match on_target(&target, Target::take_over).await {
                 Ok(()) => {
                     work = Some(Work {
@@ -63,7 +63,8 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
                         target: target.clone(),
                         publisher: Publisher::new(),
                         drafts: true,
-                        own: BTreeMap::new(),
+                        own: early::Own::default(),
+                        finished: BTreeMap::new(),
                         made: BTreeMap::new(),
                     })
                 }
@@ -118,9 +119,9 @@ struct Work {
     publisher: Publisher,
     /// There may be drafts that nothing rests on.
     drafts: bool,
-    /// Drafts that nobody else writes: this process made them, and everything that it had written there was answered. Into any other, old
-    /// bytes may come late.
-    own: BTreeMap<Inode, u64>,
+    own: early::Own,
+    /// What versions are that wait beside the names, by which they are known once they have one.
+    finished: BTreeMap<(Inode, Version), Placed>,
     /// What is to be recorded of entries.
     made: BTreeMap<u64, Made>,
 }
@@ -154,7 +155,8 @@ impl Work {
         let left = about.filter(|_| moves).and_then(|_| names.first().cloned()).map(|name| (name, None));
         self.made.insert(effect.journal, Made { placed: left.into_iter().collect(), about });
         let change = effect.change.clone();
-        let is = on_target(&self.target, move |target| target.change(&change, maybe_done, &was)).await?;
+        let finished = change.publishes().and_then(|of| self.finished.get(&of).copied());
+        let is = on_target(&self.target, move |target| target.change(&change, (maybe_done, finished), &was)).await?;
         self.made.insert(effect.journal, Made { placed: names.into_iter().zip(is).collect(), about });
         Ok(())
     }
@@ -171,9 +173,11 @@ impl Work {
         let published = if waiting { self.make_changes().await? } else { Step::Done };
         self.drafts |= waiting;
         let waits_for_target = waiting && !(drained && matches!(published, Step::Done));
+        self.drafts |= !self.own.begun.is_empty();
         if waits_for_target && self.drafts {
             // They may have the room that the target lacks.
-            self.drafts = !early::remove_unused(&self.manager, (self.id, &self.target)).await?;
+            self.own.begun.clear();
+            self.drafts = !early::remove_unused(&self.manager, (self.id, &self.target), &self.own).await?;
         }
         let early = self.manager.members.are_short() && matches!(published, Step::Done);
         if early && early::drain(&self.manager, self.id, &self.target, &mut self.own).await? {
@@ -181,8 +185,11 @@ impl Work {
             return Ok(Step::Done);
         }
         if !waiting {
+            if !early {
+                self.own.begun.clear();
+            }
             if self.drafts {
-                self.drafts = !early::remove_unused(&self.manager, (self.id, &self.target)).await?;
+                self.drafts = !early::remove_unused(&self.manager, (self.id, &self.target), &self.own).await?;
             }
             return Ok(Step::Nothing(read.revision));
         }
@@ -201,7 +208,7 @@ impl Work {
             let (manager, target, change) = (Arc::clone(&self.manager), self.target.clone(), turn.change.clone());
             let (is_first, maybe_done) = (turn.is_first, turn.maybe_done);
             // What is asked for and not answered may be written late.
-            let own = self.own.remove(&inode);
+            let own = self.own.of.remove(&inode);
             drains.spawn(async move {
                 let of = (inode, version);
                 let turn = Turn { change: &change, is_first, maybe_done };
@@ -211,7 +218,10 @@ impl Work {
         let mut well = true;
         while let Some(Ok(((inode, version), ended))) = drains.join_next().await {
             match ended {
-                Ok(Drain::Done) => self.publisher.drained(inode, version),
+                Ok(Drain::Done(placed)) => {
+                    self.finished.insert((inode, version), placed);
+                    self.publisher.drained(inode, version);
+                }
                 Ok(Drain::Lost) => {
                     tracing::error!("file {inode}: chunks of version {version} are lost: it will not reach its target");
                     self.discard((inode, version)).await;
@@ -235,7 +245,8 @@ impl Work {
     }
 
     /// Removes what is at the target of a version that never gets a name there.
-    async fn discard(&self, (inode, version): (Inode, Version)) {
+    async fn discard(&mut self, (inode, version): (Inode, Version)) {
+        self.finished.remove(&(inode, version));
         if let Err(error) = on_target(&self.target, move |target| target.discard(inode, version)).await {
             tracing::warn!("file {inode}: what is left of version {version}: {error}");
         }
@@ -252,7 +263,9 @@ impl Work {
                     Ended::Refused(Refusal::NotThePublisher) => return Ok(Step::NotThePublisher),
                     _ => {
                         self.made.remove(&journal);
-                        self.publisher.recorded(journal);
+                        if let Some(version) = self.publisher.recorded(journal) {
+                            self.finished.remove(&version);
+                        }
                     }
                 }
             }

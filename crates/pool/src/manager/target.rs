@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
-use surgetank_pool_core::id::{Inode, MountId, Version};
+use surgetank_pool_core::id::{Inode, MountId, Revision, Version};
 use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::value::{self, Change, Placed, Times};
 
@@ -30,32 +30,39 @@ type Owner = (u32, u32, u32);
 pub(super) struct Target {
     directory: PathBuf,
     mount: MountId,
-    publisher: u64,
+    /// The revision since which this publisher has its role: a later one's is larger.
+    since: Revision,
 }
 
 impl Target {
     /// A mount's target, as this publisher sees it.
-    pub(super) const fn new(directory: PathBuf, mount: MountId, publisher: u64) -> Self {
-        Self { directory, mount, publisher }
+    pub(super) const fn new(directory: PathBuf, mount: MountId, since: Revision) -> Self {
+        Self { directory, mount, since }
     }
 
-    /// Makes the place for files without a name, and removes what earlier publishers of the mount left there.
+    /// Makes the place for files without a name, and removes what earlier publishers of the mount left there. What is of a later one stays:
+    /// this one may have been replaced, and not know it yet.
     pub(super) fn take_over(&self) -> Result<()> {
         let aside = self.directory.join(ASIDE);
         match std::fs::create_dir(&aside) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let (of_mount, own) = (format!("{}.", self.mount), format!("{}.{}.", self.mount, self.publisher));
+        let of_mount = format!("{}.", self.mount);
         for entry in std::fs::read_dir(&aside)? {
             let entry = entry?;
             let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if name.starts_with(&of_mount) && !name.starts_with(&own) {
-                std::fs::remove_file(entry.path())?;
+            let since = name.to_str().and_then(|name| name.strip_prefix(&of_mount)?.split('.').next()?.parse().ok());
+            if since.is_some_and(|since: u64| since < self.since.0) {
+                links::remove(&entry.path())?;
             }
         }
         Ok(())
+    }
+
+    /// Where this publisher has what has no name yet.
+    fn beside(&self, name: &std::fmt::Arguments) -> PathBuf {
+        self.directory.join(ASIDE).join(format!("{}.{}.{name}", self.mount, self.since))
     }
 
     /// Where a change takes place, for messages.
@@ -77,35 +84,58 @@ impl Target {
     }
 
     /// Where a version's bytes are before it is published.
-    pub(super) fn aside(&self, inode: Inode, version: Version) -> PathBuf {
-        let name = format!("{}.{}.{inode}.{version}", self.mount, self.publisher);
-        self.directory.join(ASIDE).join(name)
+    fn aside(&self, inode: Inode, version: Version) -> PathBuf {
+        self.beside(&format_args!("{inode}.{version}"))
     }
 
-    /// Makes the file for a version's bytes, with the mode that it is to have; what an earlier attempt left is replaced.
-    pub(super) fn begin(&self, inode: Inode, version: Version, mode: u32) -> Result<PathBuf> {
-        let aside = self.aside(inode, version);
-        OpenOptions::new().write(true).create(true).truncate(true).mode(mode & 0o7777).open(&aside)?;
-        Ok(aside)
+    /// Where benefactors write a version's bytes. Each attempt has a number of its own, and a file of its own: what was asked for by another
+    /// one and comes late finds no file, or one that nobody needs.
+    pub(super) fn part(&self, inode: Inode, version: Version, attempt: u64) -> PathBuf {
+        self.beside(&format_args!("{inode}.{version}.{attempt}"))
     }
 
-    /// Verifies the length of a version's bytes, gives them owner and times, and flushes them.
+    /// Makes such a file, with the mode that it is to have.
+    #[allow(clippy::unused_self, reason = "it is work on a target")]
+    pub(super) fn begin(&self, part: &Path, mode: u32) -> Result<()> {
+        OpenOptions::new().write(true).create_new(true).mode(mode & 0o7777).open(part)?;
+        Ok(())
+    }
+
+    /// Verifies the length of a version's bytes, gives them owner and times, flushes them, and puts them where they are to be before they are
+    /// published; what is there then. If not everybody has `answered` who was asked to write, somebody may write late into the file that it
+    /// knows: then it is a copy.
     pub(super) fn finish(
         &self,
-        inode: Inode,
-        version: Version,
+        (inode, version): (Inode, Version),
+        part: &Path,
         size: u64,
         (owner, times): (Owner, Times),
-    ) -> Result<()> {
+        answered: bool,
+    ) -> Result<Placed> {
         let aside = self.aside(inode, version);
-        let file = File::open(&aside)?;
-        let length = file.metadata()?.len();
+        let length = std::fs::metadata(part)?.len();
         if length != size {
-            let sentence = format!("{} has {length} bytes, and {size} were written", aside.display());
+            let sentence = format!("{} has {length} bytes, and {size} were written", part.display());
             return Err(Error::other(sentence));
         }
+        // Of two names of one file, as of a draft, a rename would leave both.
+        links::remove(&aside)?;
+        if answered {
+            std::fs::rename(part, &aside)?;
+        } else {
+            self.begin(&aside, owner.0)?;
+            self.copy(&File::open(part)?, &aside, &[(0, size)])?;
+            links::remove(part)?;
+        }
         give(&aside, owner, times)?;
-        file.sync_all()
+        File::open(&aside)?.sync_all()?;
+        Ok(placed(inode, &std::fs::symlink_metadata(&aside)?))
+    }
+
+    /// Removes a file that benefactors have written in vain.
+    #[allow(clippy::unused_self, reason = "it is work on a target")]
+    pub(super) fn drop_part(&self, part: &Path) -> Result<()> {
+        links::remove(part)
     }
 
     /// Removes a version's bytes that get no name.
@@ -142,13 +172,13 @@ impl Target {
         Ok((directory.ino(), name))
     }
 
-    /// Makes a change, flushed; `maybe_done`: it may have been made before, by a publisher that ended before it could record that. `was`: what the
-    /// pool has put last at each of [`Target::names`]; what is returned is what it has there afterwards. Whatever else is there is somebody
-    /// else's, and stays as it is.
+    /// Makes a change, flushed; `maybe_done`: it may have been made before, by a publisher that ended before it could record that, or by an attempt
+    /// that failed. `finished`: what this publisher has finished, if it is a publication. `was`: what the pool has put last at each of
+    /// [`Target::names`]; what is returned is what it has there afterwards. Whatever else is there is somebody else's, and stays as it is.
     pub(super) fn change(
         &self,
         change: &Change,
-        maybe_done: bool,
+        (maybe_done, finished): (bool, Option<Placed>),
         was: &[Option<Placed>],
     ) -> Result<Vec<Option<Placed>>> {
         let forgive = |result: Result<()>, kinds: &[ErrorKind]| match result {
@@ -167,23 +197,18 @@ impl Target {
                 Ok(Vec::new())
             }
             Change::Publish { inode, version, path } => {
-                let (aside, at) = (self.aside(*inode, *version), self.at(path));
-                let placed = placed(*inode, &std::fs::symlink_metadata(&aside)?);
-                match found(&at)? {
-                    None => rename_new(&aside, &at)?,
-                    // A draft that such a publisher has given its name: the kernel would leave both.
-                    Some(found) if maybe_done && is_one(&found, &std::fs::symlink_metadata(&aside)?) => {
-                        std::fs::remove_file(&aside)?;
+                let (from, at) = (self.publishes((*inode, *version), path, maybe_done, finished)?, self.at(path));
+                let is_from = std::fs::symlink_metadata(&from)?;
+                if from != at {
+                    match self.replaces((&from, &is_from), &at, was(0), maybe_done)? {
+                        None => rename_new(&from, &at)?,
+                        // A draft that a former publisher has given its name: the kernel would leave both.
+                        Some(there) if is_one(&there, &is_from) => std::fs::remove_file(&from)?,
+                        Some(_) => std::fs::rename(&from, &at)?,
                     }
-                    Some(found) if is(&found, was(0)) => std::fs::rename(&aside, &at)?,
-                    // One that ended before it could record it has put the same bytes there.
-                    Some(found) if maybe_done && found.is_file() && have_same_bytes(&aside, &at)? => {
-                        std::fs::rename(&aside, &at)?;
-                    }
-                    Some(_) => return Err(theirs()),
                 }
                 self.flush_parent(path)?;
-                Ok(vec![Some(placed)])
+                Ok(vec![Some(placed(*inode, &is_from))])
             }
             Change::Rename { from, to } => {
                 let placed = self.rename(&self.at(from), &self.at(to), (was(0), was(1)), maybe_done)?;
@@ -201,7 +226,7 @@ impl Target {
                 self.flush_parent(to)?;
                 Ok(vec![was(0), Some(placed)])
             }
-            Change::Linked { change, also } => self.change_all(change, also, maybe_done, &was),
+            Change::Linked { change, also } => self.change_all(change, also, (maybe_done, finished), &was),
             Change::MakeLink { path, to } => {
                 let (to, at) = (Path::new(std::ffi::OsStr::from_bytes(to)), self.at(path));
                 match std::os::unix::fs::symlink(to, &at) {
@@ -235,6 +260,40 @@ impl Target {
                 self.flush_parent(path)?;
                 Ok(vec![None])
             }
+        }
+    }
+
+    /// The file that a publication gives its name: the one beside the names, or what an attempt that failed behind the rename has left there.
+    fn publishes(
+        &self,
+        (inode, version): (Inode, Version),
+        path: &value::Path,
+        maybe_done: bool,
+        finished: Option<Placed>,
+    ) -> Result<PathBuf> {
+        let (aside, at) = (self.aside(inode, version), self.at(path));
+        match found(&aside)? {
+            Some(_) => Ok(aside),
+            None if maybe_done && found(&at)?.is_some_and(|there| is(&there, finished)) => Ok(at),
+            None => Err(theirs()),
+        }
+    }
+
+    /// What is at a name of a publication, if that takes its place: what the pool has put there last, or the same file or bytes, which an
+    /// attempt that failed has put there, or a publisher that ended before it could record that.
+    #[allow(clippy::unused_self, reason = "it is work on a target")]
+    fn replaces(
+        &self,
+        (from, is_from): (&Path, &Metadata),
+        at: &Path,
+        was: Option<Placed>,
+        maybe_done: bool,
+    ) -> Result<Option<Metadata>> {
+        match found(at)? {
+            Some(there) if !is(&there, was) && !(maybe_done && links::is_same(from, is_from, at, &there)?) => {
+                Err(theirs())
+            }
+            other => Ok(other),
         }
     }
 
@@ -401,5 +460,104 @@ fn if_allowed(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OF: (Inode, Version) = (Inode(7), Version(1));
+
+    fn path(name: &str) -> value::Path {
+        value::Path(vec![Name::new(name.as_bytes()).unwrap()])
+    }
+
+    fn publish(name: &str) -> Change {
+        Change::Publish { inode: OF.0, version: OF.1, path: path(name) }
+    }
+
+    /// A target with a version that is finished; its file was written by who still has it open.
+    fn finished(directory: &Path, answered: bool) -> (Target, Placed, File) {
+        let target = Target::new(directory.to_owned(), MountId(1), Revision(5));
+        target.take_over().unwrap();
+        let part = target.part(OF.0, OF.1, 1);
+        target.begin(&part, 0o644).unwrap();
+        let writer = OpenOptions::new().write(true).open(&part).unwrap();
+        writer.write_all_at(b"content", 0).unwrap();
+        let owner = (0o644, rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let placed = target.finish(OF, &part, 7, (owner, Times::new(1_000_000_000)), answered).unwrap();
+        (target, placed, writer)
+    }
+
+    #[test]
+    fn an_attempt_that_failed_behind_the_change_is_taken_for_done_by_the_next_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let linked =
+            |first: &str, also: &str| Change::Linked { change: Box::new(publish(first)), also: vec![path(also)] };
+        for (change, also) in [(publish("one"), None), (linked("two", "three"), Some("three"))] {
+            let (target, placed, _) = finished(directory.path(), true);
+            let made = target.change(&change, (false, Some(placed)), &[None, None]).unwrap();
+            assert_eq!(target.change(&change, (true, Some(placed)), &[None, None]).unwrap(), made);
+            let Some(also) = also else { continue };
+            // Between the two names.
+            let (target, placed, _) = finished(directory.path(), true);
+            std::fs::remove_file(at("two")).unwrap();
+            std::fs::remove_file(at(also)).unwrap();
+            std::fs::hard_link(target.aside(OF.0, OF.1), at(also)).unwrap();
+            let made = target.change(&change, (true, Some(placed)), &[None, None]).unwrap();
+            assert_eq!(made, [Some(placed), Some(placed)]);
+        }
+        // What somebody else has put there meanwhile is theirs.
+        let (target, placed, _) = finished(directory.path(), true);
+        target.change(&publish("four"), (false, Some(placed)), &[None]).unwrap();
+        std::fs::write(at("four"), "theirs").unwrap();
+        assert!(target.change(&publish("four"), (true, Some(placed)), &[None]).is_err());
+        assert_eq!(std::fs::read(at("four")).unwrap(), b"theirs");
+    }
+
+    #[test]
+    fn who_was_replaced_removes_nothing_of_its_successor() {
+        let directory = tempfile::tempdir().unwrap();
+        let of = |since: u64| Target::new(directory.path().to_owned(), MountId(1), Revision(since));
+        of(9).take_over().unwrap();
+        let part = |since: u64| {
+            let part = of(since).part(OF.0, OF.1, 1);
+            of(since).begin(&part, 0o644).unwrap();
+            part
+        };
+        let (former, own, later) = (part(8), part(9), part(10));
+        of(9).take_over().unwrap();
+        assert_eq!([former, own, later].map(|part| part.exists()), [false, true, true]);
+    }
+
+    #[test]
+    fn what_is_written_late_reaches_nothing_that_is_published() {
+        for answered in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let (target, placed, writer) = finished(directory.path(), answered);
+            target.change(&publish("file"), (false, Some(placed)), &[None]).unwrap();
+            writer.write_all_at(b"content", 0).unwrap();
+            let there = found(&directory.path().join("file")).unwrap().unwrap();
+            assert_eq!(is(&there, Some(placed)), !answered, "a copy, unless nobody writes any more");
+            assert_eq!(std::fs::read_dir(directory.path().join(ASIDE)).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_draft_gets_what_it_rests_on_but_for_what_was_written_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let target = Target::new(directory.path().to_owned(), MountId(1), Revision(5));
+        let base: Vec<u8> = (0..100).collect();
+        std::fs::write(at("base"), &base).unwrap();
+        for but in [vec![], vec![(0, 10)], vec![(10, 20), (20, 30), (50, 60)], vec![(90, 120)], vec![(0, 200)]] {
+            std::fs::write(at("draft"), [255; 100]).unwrap();
+            target.copy_but(Some(&File::open(at("base")).unwrap()), &at("draft"), &but).unwrap();
+            let is_but = |at: u64| but.iter().any(|(first, end)| (*first..*end).contains(&at));
+            let expected: Vec<u8> = (0..100).map(|at| if is_but(at.into()) { 255 } else { at }).collect();
+            assert_eq!(std::fs::read(at("draft")).unwrap(), expected, "{but:?}");
+        }
     }
 }

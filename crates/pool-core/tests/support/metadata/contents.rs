@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use surgetank_pool_core::id::{Inode, Version};
 use surgetank_pool_core::meta::operation::{Operation, Taken};
 use surgetank_pool_core::meta::value::{Base, Value};
-use surgetank_pool_core::meta::{Group, Key, Node, Prefix};
+use surgetank_pool_core::meta::{Group, Key, Node, Prefix, Role, Stored};
 use surgetank_pool_core::placement::CHUNK;
+use surgetank_pool_core::publishing::Draft;
 
 use super::{MOUNT, World};
 
@@ -139,6 +140,24 @@ impl World {
         if !taken.is_empty() {
             let (publisher, draft) = (publisher, (draft, self.number()));
             self.begin(Operation::DrainedEarly { publisher, mount: MOUNT, inode, former, draft, groups: taken });
+        }
+    }
+
+    /// A publisher, or one that does not know yet that it was replaced, has seen a draft, and removes it if nothing rests on it.
+    pub(super) fn remove_unused(&mut self) {
+        let drafts: Vec<(Inode, u64)> = self.contents.drafts.keys().copied().collect();
+        let Some((inode, draft)) = self.pick(&drafts) else { return };
+        let own = self.publisher.0 - self.random.below(2);
+        // A publisher records before it looks.
+        let records =
+            |operation: &Operation| matches!(operation, Operation::DrainedEarly { publisher, .. } if *publisher == own);
+        if self.doing.values().any(|doing| records(&doing.operation)) {
+            return;
+        }
+        let (node, owner) = (self.store.get(&Key::Node(inode)), self.store.get(&Key::Owner(Role::Publisher(MOUNT))));
+        let value = |stored: Option<&'_ Stored>| stored.map(|stored| stored.value.clone());
+        if Draft::of(draft, value(node).as_ref(), value(owner).as_ref(), own) == Draft::Unused {
+            self.contents.drafts.remove(&(inode, draft));
         }
     }
 

@@ -213,7 +213,7 @@ impl World {
         let Some((journal, ..)) = self.drain.recording.remove(&request) else { return };
         match reply {
             // The second answer to a request that was asked twice.
-            Ok(_) | Err(Refusal::NotFound) => self.drain.publisher.recorded(journal),
+            Ok(_) | Err(Refusal::NotFound) => drop(self.drain.publisher.recorded(journal)),
             Err(_) => {}
         }
     }

@@ -6,7 +6,7 @@ use std::io::{Error, ErrorKind, Result, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use surgetank_pool_core::id::{Inode, MountId, Version};
+use surgetank_pool_core::id::{Inode, MountId};
 use surgetank_pool_core::meta::value::{Change, Placed};
 
 use super::links::{may_be_copied, remove};
@@ -26,42 +26,43 @@ impl Target {
         self.directory.join(ASIDE).join(draft_name(self.mount, inode, draft))
     }
 
-    /// Makes a draft with what was published, readable by who may read the file.
-    pub(in crate::manager) fn make_draft(
-        &self,
-        (inode, draft): (Inode, u64),
-        owner: Owner,
-        published: Option<&File>,
-    ) -> Result<PathBuf> {
+    /// Makes a draft, readable by who may read the file.
+    pub(in crate::manager) fn make_draft(&self, (inode, draft): (Inode, u64), owner: Owner) -> Result<()> {
         let at = self.draft(inode, draft);
         let file = OpenOptions::new().write(true).create_new(true).mode(owner.0 & 0o7777).open(&at)?;
-        if let Some(published) = published {
-            let size = published.metadata()?.len();
-            self.copy(published, &at, &[(0, size)])?;
-        }
         // Whoever fills it may not be its owner.
         give_owner(&at, (owner.0 | 0o600, owner.1, owner.2))?;
         file.sync_all()?;
-        File::open(self.directory.join(ASIDE))?.sync_all()?;
-        Ok(at)
+        File::open(self.directory.join(ASIDE))?.sync_all()
     }
 
-    /// The file for a version's bytes, which is its draft under another name, so that it stays if this publisher ends.
-    pub(in crate::manager) fn begin_from(
-        &self,
-        inode: Inode,
-        version: Version,
-        draft: u64,
-        size: u64,
-    ) -> Result<PathBuf> {
-        let (aside, draft) = (self.aside(inode, version), self.draft(inode, draft));
-        remove(&aside)?;
-        match std::fs::hard_link(&draft, &aside) {
-            Err(error) if may_be_copied(&error) => std::fs::copy(&draft, &aside).map(|_| ())?,
+    /// Takes all bytes from a draft that nobody writes.
+    #[allow(clippy::unused_self, reason = "it is work on a target")]
+    pub(in crate::manager) fn empty(&self, draft: &Path) -> Result<()> {
+        OpenOptions::new().write(true).open(draft)?.set_len(0)
+    }
+
+    /// Copies a file to the same places of another, flushed, but for ranges, which are in order.
+    pub(in crate::manager) fn copy_but(&self, from: Option<&File>, to: &Path, but: &[(u64, u64)]) -> Result<()> {
+        let Some(from) = from else { return Ok(()) };
+        let (size, mut at, mut ranges) = (from.metadata()?.len(), 0, Vec::new());
+        for (first, end) in but.iter().copied().chain([(size, size)]) {
+            if at < first.min(size) {
+                ranges.push((at, first.min(size)));
+            }
+            at = at.max(end);
+        }
+        self.copy(from, to, &ranges)
+    }
+
+    /// Makes the file for a version's bytes, which is its draft under another name, so that it stays if this publisher ends.
+    pub(in crate::manager) fn begin_from(&self, part: &Path, (inode, draft): (Inode, u64), size: u64) -> Result<()> {
+        let draft = self.draft(inode, draft);
+        match std::fs::hard_link(&draft, part) {
+            Err(error) if may_be_copied(&error) => std::fs::copy(&draft, part).map(|_| ())?,
             other => other?,
         }
-        OpenOptions::new().write(true).open(&aside)?.set_len(size)?;
-        Ok(aside)
+        OpenOptions::new().write(true).open(part)?.set_len(size)
     }
 
     /// Opens what was published at the first name of a change; if that may have been made before, whatever file is there.

@@ -31,7 +31,7 @@ impl Target {
         match std::fs::hard_link(from, to) {
             Err(error) if !may_be_copied(&error) => Err(error),
             Err(_) if is_at.is_file() => {
-                let aside = self.directory.join(super::ASIDE).join(format!("{}.{}.copy", self.mount, self.publisher));
+                let aside = self.beside(&format_args!("copy"));
                 copy(from, &aside, is_at)?;
                 rename_new(&aside, to)
             }
@@ -46,44 +46,40 @@ impl Target {
         &self,
         change: &Change,
         also: &[value::Path],
-        maybe_done: bool,
+        (maybe_done, finished): (bool, Option<Placed>),
         was: &dyn Fn(usize) -> Option<Placed>,
     ) -> Result<Vec<Option<Placed>>> {
         match change {
             Change::Publish { inode, version, path } => {
-                let (first, aside) = (self.at(path), self.aside(*inode, *version));
-                let before: Vec<Option<Metadata>> =
-                    also.iter().map(|path| found(&self.at(path))).collect::<Result<_>>()?;
+                let from = self.publishes((*inode, *version), path, maybe_done, finished)?;
+                let (first, is_from) = (self.at(path), std::fs::symlink_metadata(&from)?);
                 // Nothing is replaced if one of them is somebody else's.
-                for ((at, path), before) in (1..).zip(also).zip(&before) {
-                    let Some(before) = before.as_ref().filter(|before| !is(before, was(at))) else { continue };
-                    // A publisher that ended before it could record it has put the same bytes there.
-                    if !(maybe_done && before.is_file() && have_same_bytes(&aside, &self.at(path))?) {
-                        return Err(theirs());
-                    }
+                if from != first {
+                    self.replaces((&from, &is_from), &first, was(0), maybe_done)?;
                 }
-                let mut all = self.change(change, maybe_done, &[was(0)])?;
-                let node = all.first().copied().flatten().map(|placed| placed.node).unwrap_or_default();
-                let is_first = std::fs::symlink_metadata(&first)?;
-                for ((at, path), before) in (1..).zip(also).zip(before) {
+                let before: Vec<Option<Metadata>> = (1..)
+                    .zip(also)
+                    .map(|(at, path)| self.replaces((&from, &is_from), &self.at(path), was(at), maybe_done))
+                    .collect::<Result<_>>()?;
+                let mut placed_also = Vec::with_capacity(also.len());
+                for (path, before) in also.iter().zip(before) {
                     let to = self.at(path);
                     match before {
-                        Some(before) if is(&before, was(at)) => self.link_over(&first, &to, &is_first)?,
-                        Some(before) if maybe_done && is_same(&first, &is_first, &to, &before)? => {
-                            self.link_over(&first, &to, &is_first)?;
-                        }
-                        Some(_) => return Err(theirs()),
-                        None => self.link_new(&first, &to, &is_first)?,
+                        Some(_) => self.link_over(&from, &to, &is_from)?,
+                        None => self.link_new(&from, &to, &is_from)?,
                     }
                     self.flush_parent(path)?;
-                    all.push(Some(placed(node, &std::fs::symlink_metadata(&to)?)));
+                    placed_also.push(Some(placed(*inode, &std::fs::symlink_metadata(&to)?)));
                 }
+                // The first one is the last: as long as it is not there, the file beside the names is.
+                let mut all = self.change(change, (maybe_done, finished), &[was(0)])?;
+                all.append(&mut placed_also);
                 Ok(all)
             }
             Change::Attributes { owner, times, .. } => {
                 let before: Vec<Option<Metadata>> =
                     also.iter().map(|path| found(&self.at(path))).collect::<Result<_>>()?;
-                let mut all = self.change(change, maybe_done, &[was(0)])?;
+                let mut all = self.change(change, (maybe_done, finished), &[was(0)])?;
                 for ((at, path), before) in (1..).zip(also).zip(before) {
                     let to = self.at(path);
                     // What is somebody else's under a further name stays as it is, and is found when that name is changed.
@@ -97,7 +93,7 @@ impl Target {
                 }
                 Ok(all)
             }
-            other => self.change(other, maybe_done, &[was(0)]),
+            other => self.change(other, (maybe_done, finished), &[was(0)]),
         }
     }
 
@@ -106,7 +102,7 @@ impl Target {
         if std::fs::symlink_metadata(to)?.ino() == is_at.ino() {
             return Ok(());
         }
-        let aside = self.directory.join(super::ASIDE).join(format!("{}.{}.link", self.mount, self.publisher));
+        let aside = self.beside(&format_args!("link"));
         remove(&aside)?;
         self.link_new(from, &aside, is_at)?;
         std::fs::rename(&aside, to)
@@ -114,7 +110,7 @@ impl Target {
 }
 
 /// Whether what is at one place is what is at another, or has the same bytes.
-fn is_same(one: &Path, is_one: &Metadata, other: &Path, is_other: &Metadata) -> Result<bool> {
+pub(super) fn is_same(one: &Path, is_one: &Metadata, other: &Path, is_other: &Metadata) -> Result<bool> {
     let same = is_one.ino() == is_other.ino() && is_one.dev() == is_other.dev();
     Ok(same || is_one.is_file() && is_other.is_file() && have_same_bytes(one, other)?)
 }
@@ -147,7 +143,7 @@ fn copy(from: &Path, to: &Path, is_at: &Metadata) -> Result<()> {
 mod tests {
     use std::path::PathBuf;
 
-    use surgetank_pool_core::id::{Inode, MountId, Version};
+    use surgetank_pool_core::id::{Inode, MountId, Revision, Version};
     use surgetank_pool_core::meta::Name;
 
     use super::*;
@@ -185,25 +181,24 @@ mod tests {
     #[test]
     fn a_version_is_published_under_no_name_if_one_is_somebody_elses() {
         let directory = tempfile::tempdir().unwrap();
-        let target = Target::new(PathBuf::from(directory.path()), MountId(1), 1);
+        let target = Target::new(PathBuf::from(directory.path()), MountId(1), Revision(1));
         let (inode, version) = (Inode(7), Version(1));
         target.take_over().unwrap();
-        let aside = target.begin(inode, version, 0o644).unwrap();
-        std::fs::write(aside, "content").unwrap();
+        std::fs::write(target.aside(inode, version), "content").unwrap();
         let at = |name: &str| directory.path().join(name);
         let [path, also] = ["one", "other"].map(|name| value::Path(vec![Name::new(name.as_bytes()).unwrap()]));
         let change = Box::new(Change::Publish { inode, version, path });
         let linked = Change::Linked { change, also: vec![also] };
         std::fs::write(at("other"), "theirs").unwrap();
         for maybe_done in [false, true] {
-            assert!(target.change(&linked, maybe_done, &[None, None]).is_err());
+            assert!(target.change(&linked, (maybe_done, None), &[None, None]).is_err());
             assert!(!at("one").exists(), "{maybe_done}");
             assert_eq!(std::fs::read(at("other")).unwrap(), b"theirs");
         }
         // What a publisher that has ended put there is taken for done.
         std::fs::write(at("other"), "content").unwrap();
-        assert!(target.change(&linked, false, &[None, None]).is_err());
-        target.change(&linked, true, &[None, None]).unwrap();
+        assert!(target.change(&linked, (false, None), &[None, None]).is_err());
+        target.change(&linked, (true, None), &[None, None]).unwrap();
         let number = |name: &str| std::fs::metadata(at(name)).unwrap().ino();
         assert_eq!(number("one"), number("other"));
     }
@@ -211,7 +206,7 @@ mod tests {
     #[test]
     fn a_name_that_takes_the_place_of_another_of_the_same_file_is_gone() {
         let directory = tempfile::tempdir().unwrap();
-        let target = Target::new(PathBuf::from(directory.path()), MountId(1), 1);
+        let target = Target::new(PathBuf::from(directory.path()), MountId(1), Revision(1));
         let at = |name: &str| directory.path().join(name);
         std::fs::write(at("one"), "content").unwrap();
         std::fs::hard_link(at("one"), at("other")).unwrap();
@@ -219,7 +214,7 @@ mod tests {
         let [from, to] = ["one", "other"].map(|name| value::Path(vec![Name::new(name.as_bytes()).unwrap()]));
         let change = Change::Rename { from, to };
         for maybe_done in [false, true] {
-            assert_eq!(target.change(&change, maybe_done, &was).unwrap(), [None, was[0]]);
+            assert_eq!(target.change(&change, (maybe_done, None), &was).unwrap(), [None, was[0]]);
             assert!(!at("one").exists());
             assert_eq!(std::fs::read(at("other")).unwrap(), b"content");
         }
@@ -228,7 +223,7 @@ mod tests {
     #[test]
     fn a_link_to_what_is_somebody_elses_is_not_made() {
         let directory = tempfile::tempdir().unwrap();
-        let target = Target::new(PathBuf::from(directory.path()), MountId(1), 1);
+        let target = Target::new(PathBuf::from(directory.path()), MountId(1), Revision(1));
         let at = |name: &str| directory.path().join(name);
         std::fs::write(at("ours"), "content").unwrap();
         let ours = placed(Inode(1), &std::fs::symlink_metadata(at("ours")).unwrap());

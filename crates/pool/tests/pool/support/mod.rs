@@ -7,6 +7,7 @@ pub mod disk;
 pub mod etcd;
 pub mod etcd_cluster;
 pub mod etcd_server;
+pub mod held;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -22,7 +23,7 @@ use surgetank_pool::rpc::Listener;
 use surgetank_pool::security::Credentials;
 use surgetank_pool::security::token::Key;
 use surgetank_pool_core::benefactor::scrub;
-use surgetank_pool_core::id::{BenefactorId, Domain};
+use surgetank_pool_core::id::{BenefactorId, Domain, Inode};
 use surgetank_pool_core::membership;
 use surgetank_pool_core::meta::{Durability, Prefix, Value};
 use surgetank_pool_core::placement::Media;
@@ -137,6 +138,8 @@ pub struct Pool {
     scrub: Option<scrub::Config>,
     /// How long managers that start from now on keep an etcd's history.
     pub history: Duration,
+    /// Where benefactors that start from now on say that they are.
+    pub advertised: Vec<(usize, String)>,
 }
 
 impl Pool {
@@ -209,6 +212,7 @@ impl Pool {
             sweep,
             scrub,
             history: manager::Config::default().history,
+            advertised: Vec::new(),
         };
         pool.open_store();
         (0..managers).for_each(|_| pool.start_manager("127.0.0.1:0"));
@@ -302,7 +306,7 @@ impl Pool {
             ssd: None,
             leaving: false,
             managers: self.addresses(),
-            advertise: None,
+            advertise: self.advertised.iter().find(|(of, _)| *of == id).map(|(_, address)| address.clone()),
             scrub: self.scrub,
         };
         let (said, disk) = (Arc::clone(&self.said), self.disks[id].clone());
@@ -357,6 +361,17 @@ impl Pool {
             }
         }
         named.iter().filter(|place| !alive.contains(place)).count()
+    }
+
+    /// How many chunks of a file the pool has, by the store.
+    pub async fn present(&self, inode: Inode) -> usize {
+        let store = &self.store.as_ref().expect("the store is open").1;
+        let read = store.read(&[], &[Prefix::Groups(inode)]).await.expect("the store answers");
+        let groups = read.prefixes.into_iter().flatten().map(|(_, stored)| match stored.value {
+            Value::Group(group) => group.present().count(),
+            _ => 0,
+        });
+        groups.sum()
     }
 
     pub fn target(&self) -> PathBuf {
