@@ -8,7 +8,7 @@
 //! - [`local`]: all of them in one process, on one machine; [`processes`]: each in one of its own;
 //! - [`meta`]: the store of names, files and groups;
 //! - [`chunks`]: what benefactors are asked; [`managers`]: whichever manager answers;
-//! - [`security`]: keys, tokens, certificates;
+//! - [`security`]: keys, tokens, certificates; [`planted`]: bugs on purpose for its tests;
 //! - `beneath`: paths below a target; [`span`]: how a file is cut; [`wire`], [`rpc`]: how everything is sent and stored.
 
 mod beneath;
@@ -19,6 +19,7 @@ pub mod local;
 pub mod manager;
 pub mod managers;
 pub mod meta;
+pub mod planted;
 pub mod processes;
 pub mod rpc;
 pub mod security;

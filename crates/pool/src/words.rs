@@ -82,6 +82,7 @@ wire_enum! {
         12 = Locks(lockers),
         13 = Hidden(journal),
         14 = Hides(directory, name),
+        15 = Revoked(expires),
     }
     Refusal {
         0 = NotFound,

@@ -66,6 +66,8 @@ enum Command {
     Leave(members::Leave),
     /// Make a token, which lets others mount the pool
     Token(token::Make),
+    /// Take a token back
+    Revoke(token::Revoke),
     /// Make the certificates of a pool of several machines
     Certificates(token::Certificates),
     /// Show the benefactors and files of a pool
@@ -166,6 +168,7 @@ impl Arguments {
             Command::Benefactor(benefactor) => benefactor.run(),
             Command::Leave(leave) => leave.run(),
             Command::Token(token) => token.run(),
+            Command::Revoke(revoke) => revoke.run(),
             Command::Certificates(certificates) => certificates.run(),
             Command::Status(status) => status.run(),
             Command::Wait(wait) => wait.run(),

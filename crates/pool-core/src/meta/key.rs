@@ -93,6 +93,8 @@ pub enum Key {
     Owner(Role),
     /// The number that tells the pool from any other.
     Pool,
+    /// A token that was taken back, by its number.
+    Revoked(u64),
     /// What a benefactor lent when it joined last, for as long as it is expected to return.
     Record(BenefactorId),
     /// That a transaction took place: of a manager's process, and its number there. It ends with the manager's lease.
@@ -108,6 +110,8 @@ pub enum Prefix {
     Records,
     /// All sessions.
     Sessions,
+    /// All tokens that were taken back.
+    Revoked,
     /// All mounts.
     Mounts,
     /// All files, directories and symbolic links.
@@ -139,6 +143,7 @@ impl Prefix {
             Self::Lends => Key::Lends(BenefactorId(0)),
             Self::Records => Key::Record(BenefactorId(0)),
             Self::Sessions => Key::Session(SessionId(0)),
+            Self::Revoked => Key::Revoked(0),
             Self::Mounts => Key::Mount(MountId(0)),
             Self::Nodes => Key::Node(Inode(0)),
             Self::AllWriters => Key::Writer(Inode(0), SessionId(0)),
@@ -165,6 +170,7 @@ impl Prefix {
             (Self::Lends, Key::Lends(_))
             | (Self::Records, Key::Record(_))
             | (Self::Sessions, Key::Session(_))
+            | (Self::Revoked, Key::Revoked(_))
             | (Self::Mounts, Key::Mount(_))
             | (Self::Nodes, Key::Node(_))
             | (Self::AllGroups, Key::Group(..))

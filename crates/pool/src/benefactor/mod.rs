@@ -142,6 +142,9 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
             joined => break joined?,
         }
     };
+    let credentials = listener.credentials().clone();
+    // Before anybody is served.
+    ask_revoked(&managers, &credentials).await;
     let incarnation = joined.incarnation;
     lends.place.incarnation = incarnation;
     let of = buffers.credits();
@@ -168,7 +171,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         damaged: AtomicU64::new(0),
         scrubbing: Scrubbing::new(config.scrub),
         fence: Mutex::default(),
-        credentials: listener.credentials().clone(),
+        credentials: credentials.clone(),
         sources: Mutex::default(),
     });
     tokio::select! {
@@ -176,6 +179,21 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         ended = stay(&managers, &lends, joined.lease, joined.time) => Err(ended),
         () = ssd::run(Arc::clone(&benefactor)) => Ok(()),
         () = scrub::run(Arc::clone(&benefactor)) => Ok(()),
+        () = watch_revoked(&managers, &credentials) => Ok(()),
+    }
+}
+
+/// Asks which tokens were taken back. While no manager answers, what was known counts.
+async fn ask_revoked(managers: &Managers, credentials: &Credentials) {
+    if let Ok(manager::Reply::Revoked(tokens)) = managers.ask(&manager::Request::Revoked).await {
+        credentials.revoked.set(tokens);
+    }
+}
+
+async fn watch_revoked(managers: &Managers, credentials: &Credentials) {
+    loop {
+        tokio::time::sleep(manager::REVOKED_LOOK).await;
+        ask_revoked(managers, credentials).await;
     }
 }
 

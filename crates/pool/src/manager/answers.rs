@@ -106,6 +106,7 @@ impl Manager {
             writes: grant.is_none_or(|grant| grant.writes),
             trusted: grant.is_none(),
             expires: grant.and_then(|grant| grant.expires),
+            of: grant.map(|grant| self.credentials.key().token(&Claims::Mount(grant.clone())).number()),
         }));
         Ok(Reply::Begun(Begun { session, lease, millis, mount, of, token }))
     }

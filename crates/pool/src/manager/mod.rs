@@ -14,6 +14,7 @@ mod protocol;
 mod publisher;
 mod rate;
 mod repair;
+mod revocations;
 mod rights;
 mod roles;
 mod room;
@@ -40,6 +41,7 @@ pub use self::protocol::{
     AtTarget, Begin, Begun, Content, Ended, Integrity, Listed, NUMBERS, Once, Place, Reply, Request, State, Status,
     StoreStatus,
 };
+pub(crate) use self::revocations::LOOK as REVOKED_LOOK;
 use self::rights::Within;
 use self::roles::Tenure;
 pub use self::target::ASIDE;
@@ -146,6 +148,7 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
             () = warden::run(&manager) => return Ok(()),
             () = publisher::run(&manager) => return Ok(()),
             () = room::watch(&manager) => return Ok(()),
+            () = revocations::watch(&manager) => return Ok(()),
         }
         tracing::warn!("this manager's lease has ended in the store: it begins anew, and others may have its roles");
         manager.commits.end();
@@ -223,6 +226,8 @@ impl Manager {
         let tenure = Tenure::begin(&**store, config.role).await?;
         let id = tenure.manager();
         let pool = pool(&**store).await?;
+        // Before anybody is served.
+        revocations::read(&**store, &credentials.revoked).await?;
         Ok(Arc::new(Self {
             access: credentials.access(),
             credentials: credentials.clone(),
@@ -284,6 +289,8 @@ impl Service for Manager {
             Request::Locked(session, inodes) => self.locked(session, &inodes).await,
             Request::Status => self.status().await,
             Request::Leave(id) => return self.leave(id).await,
+            Request::Revoke(token, expires) => self.revoke(token, expires).await,
+            Request::Revoked => Ok(Reply::Revoked(self.credentials.revoked.all())),
         };
         answered.map_err(|error| Refused::unavailable(error.to_string()))
     }

@@ -182,6 +182,10 @@ pub enum Request {
     Import(Inode, Path, Option<u64>),
     /// What has the pool put last at a name of a directory of the target on which a file is drained? By the number that the directory has there.
     Recorded(Inode, u64, Name),
+    /// A token is taken back, by its number; it would have expired then.
+    Revoke(u64, Option<u64>),
+    /// Which tokens were taken back?
+    Revoked,
 }
 
 /// What a manager answers.
@@ -230,6 +234,8 @@ pub enum Reply {
     AtTarget(AtTarget),
     /// This, as far as is on record.
     Recorded(Option<Placed>),
+    /// The numbers of tokens that were taken back.
+    Revoked(Vec<u64>),
 }
 
 /// What lies at a target alone.
@@ -321,6 +327,8 @@ wire_enum! {
         13 = Locked(session, inodes),
         14 = Import(directory, path, number),
         15 = Recorded(inode, directory, name),
+        16 = Revoke(token, expires),
+        17 = Revoked,
     }
     Reply {
         0 = Joined { lease, incarnation, millis, pool },
@@ -340,6 +348,7 @@ wire_enum! {
         14 = Locked(inodes),
         15 = AtTarget(found),
         16 = Recorded(placed),
+        17 = Revoked(tokens),
     }
 }
 
@@ -362,6 +371,8 @@ impl Method for Request {
             Self::Leave(_) => "/surgetank.pool.Manager/Leave",
             Self::Import(..) => "/surgetank.pool.Manager/Import",
             Self::Recorded(..) => "/surgetank.pool.Manager/Recorded",
+            Self::Revoke(..) => "/surgetank.pool.Manager/Revoke",
+            Self::Revoked => "/surgetank.pool.Manager/Revoked",
         }
     }
 }

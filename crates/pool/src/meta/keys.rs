@@ -32,6 +32,7 @@ pub(super) fn of_key(key: &Key) -> Vec<u8> {
         Key::Hides(mount, number) => spelt(b'H', &[&mount.0.to_be_bytes(), &number.to_be_bytes()]),
         Key::Moved(mount, number) => spelt(b'M', &[&mount.0.to_be_bytes(), &number.to_be_bytes()]),
         Key::Pool => spelt(b'p', &[]),
+        Key::Revoked(token) => spelt(b'x', &[&token.to_be_bytes()]),
         Key::Record(id) => spelt(b'B', &[&id.0.to_be_bytes()]),
         Key::Receipt(of, number) => spelt(b'r', &[&of.to_be_bytes(), &number.to_be_bytes()]),
     }
@@ -43,6 +44,7 @@ pub(super) fn of_prefix(prefix: Prefix) -> Vec<u8> {
         Prefix::Lends => spelt(b'l', &[]),
         Prefix::Records => spelt(b'B', &[]),
         Prefix::Sessions => spelt(b's', &[]),
+        Prefix::Revoked => spelt(b'x', &[]),
         Prefix::Mounts => spelt(b'm', &[]),
         Prefix::Nodes => spelt(b'i', &[]),
         Prefix::AllWriters => spelt(b'w', &[]),
@@ -87,6 +89,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Key, Malformed> {
         },
         b't' => Key::Placed(MountId(number_32(from)?), number(from)?, name(from)?),
         b'p' => Key::Pool,
+        b'x' => Key::Revoked(number(from)?),
         b'B' => Key::Record(BenefactorId(number_32(from)?)),
         b'r' => Key::Receipt(number(from)?, number(from)?),
         _ => return Err(Malformed),
@@ -136,6 +139,7 @@ mod tests {
             Key::Owner(Role::Publisher(MountId(2))),
             Key::Owner(Role::Warden),
             Key::Pool,
+            Key::Revoked(7),
             Key::Record(BenefactorId(7)),
             Key::Receipt(3, 4),
         ]
@@ -158,6 +162,7 @@ mod tests {
     fn a_prefix_has_the_keys_that_begin_so() {
         let prefixes = [
             Prefix::Lends,
+            Prefix::Revoked,
             Prefix::Records,
             Prefix::Sessions,
             Prefix::Mounts,

@@ -69,7 +69,8 @@ impl Listener {
         let Self { listener, credentials } = self;
         let refusals = Arc::new(Refusals::default());
         let (give, connections) = mpsc::channel(1);
-        let served = Served { service, key: credentials.key().clone(), refusals: Arc::clone(&refusals) };
+        let (key, revoked) = (credentials.key().clone(), credentials.revoked.clone());
+        let served = Served { service, key, revoked, refusals: Arc::clone(&refusals) };
         let serving = Server::builder()
             .initial_connection_window_size(WINDOWS.0)
             .initial_stream_window_size(WINDOWS.1)

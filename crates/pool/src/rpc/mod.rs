@@ -24,6 +24,7 @@ use tonic::{Request, Response, Status};
 pub use self::address::{BadAddress, advertised, check};
 pub use self::listener::Listener;
 pub use self::peer::Peer;
+use crate::security::revoked::Revoked;
 use crate::security::token::{Claims, Key, now};
 use crate::wire::Wire;
 
@@ -106,12 +107,18 @@ impl<E, D: Wire> Decoder for WireCodec<E, D> {
 struct Served<S> {
     service: Arc<S>,
     key: Key,
+    revoked: Revoked,
     refusals: Arc<listener::Refusals>,
 }
 
 impl<S> Clone for Served<S> {
     fn clone(&self) -> Self {
-        Self { service: Arc::clone(&self.service), key: self.key.clone(), refusals: Arc::clone(&self.refusals) }
+        Self {
+            service: Arc::clone(&self.service),
+            key: self.key.clone(),
+            revoked: self.revoked.clone(),
+            refusals: Arc::clone(&self.refusals),
+        }
     }
 }
 
@@ -141,10 +148,10 @@ impl<S: Service> Tower<http::Request<tonic::body::Body>> for Served<S> {
     }
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        let Self { service, key, refusals } = self.clone();
+        let Self { service, key, revoked, refusals } = self.clone();
         Box::pin(async move {
             let token = request.headers().get(http::header::AUTHORIZATION).map(|token| token.to_str().unwrap_or(""));
-            let by = match key.check(token, now()) {
+            let by = match key.check(token, now(), &revoked) {
                 Ok(by) => by,
                 Err(rejected) => {
                     let from = request.extensions().get::<connection::From>().copied();

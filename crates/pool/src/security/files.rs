@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use super::revoked::Revoked;
 use super::token::{Key, Token};
 use super::{Access, Credentials, tls};
 
@@ -78,7 +79,7 @@ impl Credentials {
     /// One sentence with the remedy.
     pub fn read(path: &Path, tls: Option<tls::Tls>) -> Result<Self, NoSecret> {
         match secret(path)? {
-            (Secret::Key(key), owner) => Ok(Self { key, owner, tls }),
+            (Secret::Key(key), owner) => Ok(Self { key, owner, tls, revoked: Revoked::default() }),
             (Secret::Token(_), _) => Err(NoSecret(format!(
                 "{} has a token, which lets mounts in: managers and benefactors need the pool's key, the file `{KEY_FILE}` in its \
                  directory",

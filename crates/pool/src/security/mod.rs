@@ -6,17 +6,19 @@
 //!
 //! - [`Credentials`]: what a manager or benefactor has;
 //! - [`Access`]: what a client has, or a manager or benefactor that asks another;
-//! - [`token`]: keys, tokens, tickets; [`files`]: where they are kept; [`certificates`]: makes certificates.
+//! - [`token`]: keys, tokens, tickets; [`revoked`]: tokens that were taken back; [`files`]: where they are kept; [`certificates`]: makes certificates.
 
 pub mod certificates;
 pub mod files;
 mod owner;
+pub mod revoked;
 pub mod tls;
 pub mod token;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use self::revoked::Revoked;
 use self::tls::Tls;
 use self::token::{Claims, Key, Token};
 
@@ -34,13 +36,15 @@ pub struct Credentials {
     /// Whose file the key is.
     owner: u32,
     pub(crate) tls: Option<Tls>,
+    /// Tokens that are let in no more.
+    pub(crate) revoked: Revoked,
 }
 
 impl Credentials {
     /// With this key, on loopback alone.
     #[must_use]
     pub fn new(key: Key) -> Self {
-        Self { key, owner: rustix::process::geteuid().as_raw(), tls: None }
+        Self { key, owner: rustix::process::geteuid().as_raw(), tls: None, revoked: Revoked::default() }
     }
 
     /// The same with certificates.

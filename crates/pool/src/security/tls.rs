@@ -2,7 +2,7 @@
 //!
 //! TLS 1.3 alone; the files have the names that QEMU gives them. Both ends show a certificate of the authority in `ca-cert.pem`, and who
 //! calls verifies the name that it has called. Sessions are not resumed, so that each connection shows a certificate. Files that change
-//! are read again, for the connections that come afterwards.
+//! are read again, for the connections that come afterwards. What `crl.pem` names, if it is there, is refused.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls::client::Resumption;
+use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore, ServerConfig};
 
 use super::files::private;
@@ -24,6 +25,8 @@ pub const AUTHORITY: &str = "ca-cert.pem";
 pub const SERVER: (&str, &str) = ("server-cert.pem", "server-key.pem");
 /// Certificate and key of who calls.
 pub const CLIENT: (&str, &str) = ("client-cert.pem", "client-key.pem");
+/// Certificates of the authority that count no more; there need be none.
+pub const REVOKED: &str = "crl.pem";
 /// Longer files are none of these, in bytes.
 const LENGTH_MAX: u64 = 16 << 20;
 /// How often files are looked at.
@@ -100,7 +103,7 @@ impl Tls {
 }
 
 fn changes(directory: &Path) -> Vec<Option<SystemTime>> {
-    let files = [AUTHORITY, SERVER.0, SERVER.1, CLIENT.0, CLIENT.1];
+    let files = [AUTHORITY, REVOKED, SERVER.0, SERVER.1, CLIENT.0, CLIENT.1];
     files.iter().map(|file| std::fs::metadata(directory.join(file)).and_then(|found| found.modified()).ok()).collect()
 }
 
@@ -116,6 +119,33 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadCertific
     match found.map_err(|error| unusable(path, &error))? {
         none if none.is_empty() => Err(unusable(path, &"it holds no certificate")),
         found => Ok(found),
+    }
+}
+
+/// Which certificates count no more, if a file says so.
+fn revoked(path: &Path, roots: &Arc<RootCertStore>) -> Result<Vec<CertificateRevocationListDer<'static>>, BadCertificates> {
+    let bad = |error: &dyn std::fmt::Display| {
+        BadCertificates(format!(
+            "{} is no list of revoked certificates: {error}: copy it again from where `surgetank pool certificates --revoke` made it",
+            path.display()
+        ))
+    };
+    let mut text = Vec::new();
+    match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file.and_then(|file| file.take(LENGTH_MAX).read_to_end(&mut text)).map_err(|error| bad(&error))?,
+    };
+    let found = CertificateRevocationListDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    match found.map_err(|error| bad(&error))? {
+        none if none.is_empty() => Err(bad(&"it holds none in PEM")),
+        found => {
+            // What cannot be read as a list is told here, where the file is known.
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            match WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider).with_crls(found.clone()).build() {
+                Err(VerifierBuilderError::InvalidCrl(error)) => Err(bad(&format!("{error:?}"))),
+                _ => Ok(found),
+            }
+        }
     }
 }
 
@@ -138,11 +168,16 @@ fn read(directory: &Path, serves: bool) -> Result<Configs, BadCertificates> {
         roots.add(certificate).map_err(|error| unusable(&path, &error))?;
     }
     let roots = Arc::new(roots);
+    let revoked = revoked(&directory.join(REVOKED), &roots)?;
     let versions = &[&rustls::version::TLS13];
     let server = match serves {
         true => {
             let (chain, key) = identity(directory, SERVER)?;
-            let admitted = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+            let admitted = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .with_crls(revoked.clone())
+                .only_check_end_entity_revocation()
+                // The list is of one authority; there may be others.
+                .allow_unknown_revocation_status();
             let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
                 .with_protocol_versions(versions)
                 .map_err(|error| unusable(directory, &error))?
@@ -157,10 +192,14 @@ fn read(directory: &Path, serves: bool) -> Result<Configs, BadCertificates> {
         false => None,
     };
     let (chain, key) = identity(directory, CLIENT)?;
+    let believed = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+        .with_crls(revoked)
+        .only_check_end_entity_revocation()
+        .allow_unknown_revocation_status();
     let mut client = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
         .map_err(|error| unusable(directory, &error))?
-        .with_root_certificates(roots)
+        .with_webpki_verifier(believed.build().map_err(|error| unusable(&path, &error))?)
         .with_client_auth_cert(chain, key)
         .map_err(|error| unusable(&directory.join(CLIENT.0), &error))?;
     client.resumption = Resumption::disabled();
@@ -185,6 +224,7 @@ pub(crate) fn why(error: &std::io::Error, their: &str, our: &str) -> String {
                 AlertDescription::UnknownCA | AlertDescription::DecryptError => {
                     format!("it is of an authority that the other end's {AUTHORITY} does not have")
                 }
+                AlertDescription::CertificateRevoked => "it was revoked: make another".to_owned(),
                 AlertDescription::CertificateRequired => "none was shown".to_owned(),
                 other => format!("{other:?}"),
             };
@@ -205,6 +245,7 @@ fn refused(reason: &CertificateError) -> String {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             format!("it is of an authority that {AUTHORITY} does not have")
         }
+        CertificateError::Revoked => format!("it was revoked, as {REVOKED} says"),
         CertificateError::NotValidForName => "it is for another name".to_owned(),
         CertificateError::NotValidForNameContext { expected, presented } => format!(
             "it is not for {}, but for {}: call the server by a name of its certificate",

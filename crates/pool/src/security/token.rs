@@ -17,6 +17,8 @@ use surgetank_pool_core::id::{Inode, MountId, SessionId};
 use surgetank_pool_core::meta::store::Lease;
 use tonic::Code;
 
+use super::revoked::Revoked;
+use crate::planted::{Bug, planted};
 use crate::wire::{Wire, wire_enum, wire_struct};
 
 /// Bytes of a key, and of an HMAC-SHA256.
@@ -60,6 +62,8 @@ pub struct Session {
     pub trusted: bool,
     /// As [`Grant::expires`].
     pub expires: Option<u64>,
+    /// The number of the token that began it: it ends with that one.
+    pub of: Option<u64>,
 }
 
 /// What a token allows.
@@ -85,7 +89,26 @@ impl Claims {
 
 wire_struct! {
     Grant { target, mount, owner, writes, expires }
-    Session { session, lease, mount, owner, writes, trusted, expires }
+}
+
+/// It is the last of a token: earlier ones end before the number of theirs.
+impl Wire for Session {
+    fn put(&self, out: &mut impl bytes::BufMut) {
+        (self.session, self.lease, self.mount).put(out);
+        (self.owner, self.writes, self.trusted).put(out);
+        self.expires.put(out);
+        if let Some(of) = self.of {
+            of.put(out);
+        }
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, crate::wire::Malformed> {
+        let (session, lease, mount) = Wire::take(from)?;
+        let (owner, writes, trusted) = Wire::take(from)?;
+        let expires = Wire::take(from)?;
+        let of = if from.is_empty() { None } else { Some(u64::take(from)?) };
+        Ok(Self { session, lease, mount, owner, writes, trusted, expires, of })
+    }
 }
 
 wire_enum! {
@@ -106,6 +129,9 @@ pub enum Rejected {
         "the token has expired {0:?} ago, by the clock of who checked it: ask for another (`surgetank pool token`)"
     )]
     Expired(Duration),
+    /// It was taken back.
+    #[error("the token was taken back (`surgetank pool revoke`): ask for another (`surgetank pool token`)")]
+    Revoked,
 }
 
 impl Rejected {
@@ -113,7 +139,7 @@ impl Rejected {
     pub(crate) const fn code(self) -> Code {
         match self {
             Self::Missing | Self::Foreign => Code::Unauthenticated,
-            Self::Expired(_) => Code::PermissionDenied,
+            Self::Expired(_) | Self::Revoked => Code::PermissionDenied,
         }
     }
 }
@@ -175,11 +201,14 @@ impl Key {
         Token(Arc::from(format!("{TOKEN}{}", BASE64.encode(&bytes[1..]))))
     }
 
-    /// What a token allows, at that many seconds since 1970.
+    /// What a token allows, at that many seconds since 1970, unless it was taken back.
     ///
     /// # Errors
     /// [`Rejected`].
-    pub fn check(&self, token: Option<&str>, now: u64) -> Result<Claims, Rejected> {
+    pub fn check(&self, token: Option<&str>, now: u64, revoked: &Revoked) -> Result<Claims, Rejected> {
+        if planted(Bug::TokenUnchecked) {
+            return Ok(Claims::Member);
+        }
         let text = token.ok_or(Rejected::Missing)?;
         let text = text.strip_prefix(TOKEN).filter(|text| text.len() <= TEXT_MAX).ok_or(Rejected::Foreign)?;
         let mut bytes = vec![OF_TOKEN];
@@ -189,8 +218,20 @@ impl Key {
         // The comparison takes the same time wherever they differ.
         hmac::verify(&self.hmac, &bytes, &tag).map_err(|_| Rejected::Foreign)?;
         let claims = Claims::from_bytes(Bytes::from(bytes).slice(1..)).map_err(|_| Rejected::Foreign)?;
+        let is_revoked = match &claims {
+            Claims::Member => false,
+            Claims::Mount(_) => revoked.has(number(&tag)) && !planted(Bug::RevokedAdmitted),
+            Claims::Session(session) => {
+                session.of.is_some_and(|of| revoked.has(of)) && !planted(Bug::SessionOutlivesToken)
+            }
+        };
+        if is_revoked {
+            return Err(Rejected::Revoked);
+        }
         match claims.expires() {
-            Some(end) if end <= now => Err(Rejected::Expired(Duration::from_secs(now - end))),
+            Some(end) if end <= now && !planted(Bug::ExpiryIgnored) => {
+                Err(Rejected::Expired(Duration::from_secs(now - end)))
+            }
             _ => Ok(claims),
         }
     }
@@ -254,6 +295,42 @@ impl Token {
     }
 }
 
+impl Token {
+    /// Its number, by which it is taken back: no two tokens of a pool have the same, but for those that allow the same until the same second,
+    /// which are one.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        let bytes = self.0.strip_prefix(TOKEN).and_then(|text| BASE64.decode(text).ok()).unwrap_or_default();
+        number(&bytes[bytes.len().saturating_sub(LENGTH)..])
+    }
+
+    /// When it expires, if it says so; whether that is true is for those to say who have the key.
+    #[must_use]
+    pub fn expires(&self) -> Option<u64> {
+        let mut bytes = self.0.strip_prefix(TOKEN).and_then(|text| BASE64.decode(text).ok())?;
+        bytes.truncate(bytes.len().checked_sub(LENGTH)?);
+        Claims::from_bytes(Bytes::from(bytes)).ok()?.expires()
+    }
+}
+
+/// How a token's number is written.
+#[must_use]
+pub fn number_text(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+/// Reads it; `None`: that is none.
+#[must_use]
+pub fn number_from_text(text: &str) -> Option<u64> {
+    let is_one = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_one.then(|| u64::from_str_radix(text, 16).ok()).flatten()
+}
+
+/// The number of a token with this HMAC: nobody without the key makes another one with the same.
+fn number(tag: &[u8]) -> u64 {
+    tag.iter().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
+}
+
 impl Wire for Token {
     fn put(&self, out: &mut impl bytes::BufMut) {
         self.0.to_string().put(out);
@@ -284,36 +361,67 @@ mod tests {
         let key = Key::generate().unwrap();
         for claims in [Claims::Member, grant(None), grant(Some(100))] {
             let token = key.token(&claims);
-            assert_eq!(key.check(Some(token.to_text()), 99), Ok(claims.clone()));
+            assert_eq!(key.check(Some(token.to_text()), 99, &Revoked::default()), Ok(claims.clone()));
             assert_eq!(Token::from_text(&format!(" {}\n", token.to_text())), Some(token));
         }
-        let expired = key.check(Some(key.token(&grant(Some(100))).to_text()), 103);
+        let expired = key.check(Some(key.token(&grant(Some(100))).to_text()), 103, &Revoked::default());
         assert_eq!(expired, Err(Rejected::Expired(Duration::from_secs(3))));
-        assert_eq!(key.check(None, 0), Err(Rejected::Missing));
+        assert_eq!(key.check(None, 0, &Revoked::default()), Err(Rejected::Missing));
     }
 
     #[test]
     fn no_byte_of_a_token_can_be_changed() {
         let (key, other) = (Key::generate().unwrap(), Key::generate().unwrap());
         let token = key.token(&grant(Some(100)));
-        assert_eq!(other.check(Some(token.to_text()), 0), Err(Rejected::Foreign));
+        assert_eq!(other.check(Some(token.to_text()), 0, &Revoked::default()), Err(Rejected::Foreign));
         let bytes = BASE64.decode(token.to_text().strip_prefix(TOKEN).unwrap()).unwrap();
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 let mut changed = bytes.clone();
                 changed[at] ^= 1 << bit;
                 let text = format!("{TOKEN}{}", BASE64.encode(changed));
-                assert_eq!(key.check(Some(&text), 0), Err(Rejected::Foreign), "{at}");
+                assert_eq!(key.check(Some(&text), 0, &Revoked::default()), Err(Rejected::Foreign), "{at}");
             }
         }
         for length in 0..bytes.len() {
             let text = format!("{TOKEN}{}", BASE64.encode(&bytes[..length]));
-            assert_eq!(key.check(Some(&text), 0), Err(Rejected::Foreign), "{length}");
+            assert_eq!(key.check(Some(&text), 0, &Revoked::default()), Err(Rejected::Foreign), "{length}");
         }
         for text in ["", TOKEN, "surgetank-token-?", "Bearer x", &key.to_text()] {
-            assert_eq!(key.check(Some(text), 0), Err(Rejected::Foreign), "{text}");
+            assert_eq!(key.check(Some(text), 0, &Revoked::default()), Err(Rejected::Foreign), "{text}");
             assert_eq!(Token::from_text(text), None);
         }
+    }
+
+    #[test]
+    fn a_token_that_was_taken_back_and_its_sessions_are_refused_and_no_others() {
+        let (key, revoked) = (Key::generate().unwrap(), Revoked::default());
+        let session = |of: Option<u64>| {
+            let mount = MountId(3);
+            Claims::Session(Session {
+                session: SessionId(1),
+                lease: Lease(2),
+                mount,
+                owner: None,
+                writes: true,
+                trusted: false,
+                expires: None,
+                of,
+            })
+        };
+        let (token, other) = (key.token(&grant(Some(100))), key.token(&grant(Some(101))));
+        let all = [key.token(&session(Some(token.number()))), key.token(&session(Some(other.number())))];
+        let admitted = |token: &Token| key.check(Some(token.to_text()), 0, &revoked).is_ok();
+        assert!(admitted(&token) && all.iter().all(admitted));
+        assert_eq!(
+            (token.expires(), number_from_text(&number_text(token.number()))),
+            (Some(100), Some(token.number()))
+        );
+        revoked.set([token.number()]);
+        assert_eq!(key.check(Some(token.to_text()), 0, &revoked), Err(Rejected::Revoked));
+        assert_eq!(key.check(Some(all[0].to_text()), 0, &revoked), Err(Rejected::Revoked));
+        assert!(admitted(&other) && admitted(&all[1]) && admitted(&key.token(&session(None))));
+        assert!(admitted(&key.token(&Claims::Member)));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use surgetank_pool::chunks::{self, DrainPart, Get, News, Put, Seal};
 use surgetank_pool::client::{Config, Error, PoolClient};
 use surgetank_pool::manager::{self, ASIDE, Begin, Begun, Content, Ended, Manager, NUMBERS, Once};
 use surgetank_pool::rpc::{Listener, Method, Peer};
+use surgetank_pool::security::revoked::Revoked;
 use surgetank_pool::security::token::{Claims, Grant, Key, Ticket, now};
 use surgetank_pool::security::{Access, Credentials, NoSecret, files};
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance};
@@ -365,14 +366,14 @@ fn a_mounts_token_says_whose_files_are_whether_they_are_written_and_until_when()
         let of = Grant { owner: Some((7, 8)), expires: Some(until), ..grant(&pool.target()) };
         let (begun, _) = begin(&pool, "brief", of).await;
         let key = pool.credentials.key();
-        match key.check(Some(begun.token.to_text()), until - 1) {
+        match key.check(Some(begun.token.to_text()), until - 1, &Revoked::default()) {
             Ok(Claims::Session(session)) => {
                 assert_eq!((session.session, session.mount), (begun.session, begun.mount));
                 assert_eq!((session.owner, session.writes, session.trusted), (Some((7, 8)), true, false));
             }
             other => panic!("{other:?}"),
         }
-        assert!(key.check(Some(begun.token.to_text()), until).is_err());
+        assert!(key.check(Some(begun.token.to_text()), until, &Revoked::default()).is_err());
         assert_eq!(read(&all, "there").await.unwrap(), b"before");
     });
 }
@@ -460,5 +461,60 @@ fn an_address_beyond_loopback_wants_certificates() {
             assert!(refused.contains("is not a loopback address") && refused.contains("--certificates"), "{refused}");
             assert_eq!(Peer::new(address, &credentials.access()).unwrap_err().to_string(), refused);
         }
+    });
+}
+
+#[test]
+fn a_token_that_was_taken_back_lets_nobody_in_nor_its_sessions_and_others_stay() {
+    run(async {
+        let mut pool = Pool::new(2, 1, 24);
+        let (target, key) = (pool.target(), pool.credentials.key().clone());
+        let expiring =
+            |seconds: u64| key.token(&Claims::Mount(Grant { expires: Some(now() + seconds), ..grant(&target) }));
+        let (token, other) = (expiring(3600), expiring(7200));
+        let of = |token: &surgetank_pool::security::token::Token| Config {
+            access: Access::with(token.clone()),
+            ..pool.config(1)
+        };
+        let (mine, theirs) = (pool.client_of(of(&token)).await, pool.client_of(of(&other)).await);
+        write(&mine, "mine", &bytes(1, MIB)).await.unwrap();
+        let mut reader = mine.open("mine").await.unwrap();
+        same("before", &reader.read_at(0, MIB).await.unwrap(), &bytes(1, MIB));
+        let (mine_of, theirs_of) = (of(&token), of(&other));
+        PoolClient::revoke(&pool.config(1), token.number(), token.expires()).await.unwrap();
+        let is_refused =
+            |status: &Status| status.code() == Code::PermissionDenied && status.message().contains("taken back");
+        let access = Access::with(token.clone());
+        until("the benefactor lets it in no more", async || {
+            // Whether the request makes sense is looked at later.
+            let refused = ask_benefactor(&pool, &access, chunks::Request::Probe).await.unwrap_err();
+            is_refused(&refused)
+        })
+        .await;
+        for manager in &pool.managers {
+            until("neither does a manager", async || {
+                let peer = Peer::new(&manager.address, &access).unwrap();
+                peer.ask::<Manager>(manager::Request::Status, ANSWER).await.is_err_and(|status| is_refused(&status))
+            })
+            .await;
+        }
+        // Its session ends with it.
+        let wrote = write(&mine, "more", b"more").await;
+        assert!(matches!(&wrote, Err(Error::NotAllowed(..))), "{wrote:?}");
+        let reread = mine.open("mine").await;
+        assert!(reread.is_err(), "its session reads on");
+        assert!(PoolClient::begin(mine_of.clone()).await.is_err());
+        // What it had closed drains on, and others go on.
+        theirs.wait_drained("mine", LONG).await.unwrap();
+        write(&theirs, "theirs", b"theirs").await.unwrap();
+        theirs.wait_drained("theirs", LONG).await.unwrap();
+        // A restart changes nothing of it.
+        (0..2).for_each(|at| pool.managers[at].kill());
+        (0..2).for_each(|at| pool.restart_manager(at));
+        pool.restart_benefactor(0);
+        let refused = PoolClient::begin(mine_of).await.map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("taken back"), "{refused}");
+        let again = PoolClient::begin(theirs_of).await.unwrap();
+        same("others", &read(&again, "theirs").await.unwrap(), b"theirs");
     });
 }

@@ -274,3 +274,46 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
     assert_eq!((benefactors[0].undrained(), benefactors[0].has_ended(), manager.has_ended()), (Some(0), None, None));
     assert_eq!(benefactors.iter_mut().find_map(BenefactorProcess::has_ended), None);
 }
+
+#[test]
+fn a_certificate_that_was_revoked_is_refused_at_both_ends_and_a_bad_list_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let ours = pki(at, "ours", &["127.0.0.1", "gone"], YEAR);
+    let with = manager(at, "with", Some(ours.join("127.0.0.1")));
+    let gone = ours.join("gone");
+    let key = at.join("with").join(files::KEY_FILE);
+    let unknown = certificates::revoke(&ours, &["nobody".to_owned()]).unwrap_err();
+    assert!(unknown.0.contains("`nobody` has no certificate in"), "{unknown}");
+    run(async {
+        ask(with.address(), &key, Some(&gone)).await.unwrap();
+        let given = certificates::revoke(&ours, &["gone".to_owned()]).unwrap();
+        assert_eq!(given, [ours.join("127.0.0.1"), gone.clone(), ours.join("mount")]);
+        // The running manager takes the list up.
+        until("it is refused", async || ask(with.address(), &key, Some(&gone)).await.is_err()).await;
+        let here = "this process's certificate is refused by the other end: it was revoked";
+        refused(with.address(), &key, Some(&gone), here, "its certificate is refused: it was revoked, as crl.pem says")
+            .await;
+        ask(with.address(), &key, Some(&ours.join("mount"))).await.unwrap();
+        // Those that come later count.
+        pki(at, "ours", &["gone"], YEAR);
+        until("the next one counts", async || ask(with.address(), &key, Some(&gone)).await.is_ok()).await;
+        // A server's own.
+        certificates::revoke(&ours, &["127.0.0.1".to_owned()]).unwrap();
+        until("its own", async || ask(with.address(), &key, Some(&ours.join("mount"))).await.is_err()).await;
+        let here = "the server's certificate is refused: it was revoked, as crl.pem says";
+        refused(
+            with.address(),
+            &key,
+            Some(&ours.join("mount")),
+            here,
+            "this server's certificate is refused by the other end",
+        )
+        .await;
+    });
+    for text in ["", "nothing", "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"] {
+        std::fs::write(gone.join("crl.pem"), text).unwrap();
+        let bad = Tls::read(&gone, true).unwrap_err();
+        assert!(bad.0.contains("crl.pem is no list of revoked certificates: "), "{bad}");
+    }
+}

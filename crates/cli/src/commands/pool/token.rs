@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 use surgetank_model::units::Span;
-use surgetank_pool::security::token::{Claims, Grant, now};
-use surgetank_pool::security::{Credentials, certificates, files};
+use surgetank_pool::client::PoolClient;
+use surgetank_pool::security::token::{Claims, Grant, Token, now, number_from_text, number_text};
+use surgetank_pool::security::{Credentials, certificates, files, tls};
 use surgetank_report::{Failure, output};
 
-use super::shown::DIRECTORY;
+use super::shown::{DIRECTORY, Shown};
+use super::{LISTEN, ask};
 
 /// Flags of `pool token`.
 #[derive(Debug, Args)]
@@ -18,8 +20,7 @@ use super::shown::DIRECTORY;
   surgetank pool token --target /scratch/run1 --valid '12 h' --out run1.token
 
 Whoever has the token mounts the pool with that target, or one below it, by `surgetank mount … --token FILE`, until the token \
-expires by the clocks of managers and benefactors. A token cannot be taken back but by a new key: remove the key's file and \
-start the pool again.")]
+expires by the clocks of managers and benefactors, or until `surgetank pool revoke` takes it back.")]
 pub struct Make {
     /// Mounts drain to this directory or below it: its full path, as managers see it
     #[arg(long, value_name = "DIR")]
@@ -64,6 +65,10 @@ impl Make {
             writes: !self.read_only,
             expires: Some(now().saturating_add(self.valid.0.as_secs())),
         }));
+        output::note(&format!(
+            "surgetank: `surgetank pool revoke {0}` takes this token back; its number is {0}",
+            number_text(token.number())
+        ));
         let Some(out) = &self.out else { return output::print(token.to_text()) };
         if out.exists() {
             return Err(Failure::Invalid(format!("--out {}: there is such a file: name another", out.display())));
@@ -73,15 +78,58 @@ impl Make {
     }
 }
 
+/// Flags of `pool revoke`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank pool revoke alice.token
+  surgetank pool revoke 4be9a1c03d52e687
+
+Within seconds no manager or benefactor lets the token in, nor a mount that was made with it; what that had closed drains on. \
+Other tokens go on working. It takes the pool's key.")]
+pub struct Revoke {
+    /// The file that has the token, or its number, which `surgetank pool token` has printed
+    #[arg(value_name = "FILE|NUMBER")]
+    what: PathBuf,
+    /// The pool's address
+    #[arg(value_name = "POOL", default_value = LISTEN)]
+    pool: String,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+impl Revoke {
+    pub fn run(&self) -> Result<(), Failure> {
+        let shown = self.what.display();
+        let (number, expires) =
+            match (std::fs::read_to_string(&self.what), self.what.to_str().and_then(number_from_text)) {
+                (Ok(text), _) => {
+                    let token = Token::from_text(&text).ok_or_else(|| {
+                        Failure::Invalid(format!("{shown} has no token: `surgetank pool token` makes one"))
+                    })?;
+                    (token.number(), token.expires())
+                }
+                (Err(_), Some(number)) => (number, None),
+                (Err(error), None) => {
+                    let sentence = format!("{shown} cannot be read, and is no token's number: {error}");
+                    return Err(Failure::Invalid(sentence));
+                }
+            };
+        ask(&self.pool, &self.shown, async |config| PoolClient::revoke(config, number, expires).await)?;
+        output::print(&format!("token {} was taken back", number_text(number)))
+    }
+}
+
 /// Flags of `pool certificates`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   surgetank pool certificates pki --host node1 --host node2 --client login1
   surgetank pool certificates pki --host 10.0.0.1 --valid '30 d'
+  surgetank pool certificates pki --revoke node2
 
 DIR/NAME is what a machine needs: give it to that machine, and name it with --certificates. DIR/ca-key.pem issues certificates \
 and stays here. Another run with the same DIR makes more of the same authority, or replaces what has expired; running processes \
-take new files up.")]
+take new files up. --revoke makes crl.pem, the list of what counts no more, in DIR and in each DIR/NAME: copy it to every \
+machine beside its other files.")]
 pub struct Certificates {
     /// Where they are made
     #[arg(value_name = "DIR")]
@@ -92,6 +140,9 @@ pub struct Certificates {
     /// A machine that mounts alone
     #[arg(long = "client", value_name = "NAME")]
     clients: Vec<String>,
+    /// A machine whose present certificates are to count no more
+    #[arg(long = "revoke", value_name = "NAME")]
+    revoked: Vec<String>,
     /// How long they count
     #[arg(long, value_name = "TIME", default_value = "365 d")]
     valid: Span,
@@ -99,8 +150,13 @@ pub struct Certificates {
 
 impl Certificates {
     pub fn run(&self) -> Result<(), Failure> {
-        if self.hosts.is_empty() && self.clients.is_empty() {
-            return Err(Failure::Invalid("name a machine at least, with --host or --client".to_owned()));
+        if !self.revoked.is_empty() {
+            let given = certificates::revoke(&self.directory, &self.revoked).map_err(Failure::invalid)?;
+            for at in given {
+                output::print(&at.join(tls::REVOKED).display().to_string())?;
+            }
+        } else if self.hosts.is_empty() && self.clients.is_empty() {
+            return Err(Failure::Invalid("name a machine at least, with --host, --client or --revoke".to_owned()));
         }
         let valid = self.valid.0.min(Duration::from_secs(100 * 365 * 86_400));
         let made = certificates::make(&self.directory, &self.hosts, &self.clients, valid).map_err(Failure::invalid)?;
