@@ -15,6 +15,7 @@ mod local;
 mod locks;
 mod managers;
 mod network;
+mod publishers;
 mod scrub;
 mod security;
 mod ssd;

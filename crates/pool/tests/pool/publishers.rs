@@ -1,14 +1,12 @@
 //! Publishers whose attempts fail in the middle, and what comes late from benefactors that they have asked.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use support::held::Way;
-use support::{LONG, MIB, Pool, bytes, drained, read, run, same, until, write};
+use crate::support::held::Way;
+use crate::support::{LONG, MIB, Pool, bytes, drained, read, run, same, until, write};
 use surgetank_pool::client::PoolClient;
 use surgetank_pool_core::meta::{FileState, Name};
 
