@@ -290,7 +290,7 @@ impl Target {
         maybe_done: bool,
     ) -> Result<Option<Metadata>> {
         match found(at)? {
-            Some(there) if !is(&there, was) && !(maybe_done && links::is_same(from, is_from, at, &there)?) => {
+            Some(there) if !(is(&there, was) || maybe_done && links::is_same(from, is_from, at, &there)?) => {
                 Err(theirs())
             }
             other => Ok(other),
