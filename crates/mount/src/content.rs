@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
 use surgetank_pool::chunks::CHUNK;
-use surgetank_pool::client::{self, Owner, PoolClient, Reader, Writer};
+use surgetank_pool::client::{self, Owner, PoolClient, Reader};
 use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::meta::operation::Refusal;
 use tokio::time::Instant;
@@ -139,8 +139,14 @@ impl Tree {
         if truncate {
             self.truncate(file, gate, &client).await?;
         }
-        let (mut keeps, mut size) = (false, gate.writer.as_ref().map_or(0, Writer::size));
-        if gate.writer.is_none() {
+        let mut keeps = false;
+        let size;
+        if let Some(writer) = &mut gate.writer {
+            // Other mounts may write it as well.
+            writer.refresh().await.map_err(|error| stale(&error))?;
+            size = writer.size();
+            file.has_size(size);
+        } else {
             // What others have committed is seen by whoever opens the file afterwards.
             let reader = client.read_node(file.inode, &file.what).await.map_err(|error| stale(&error))?;
             if !reader.is_named() && self.files.is_only_use(file.inode) {

@@ -16,7 +16,6 @@ pub(crate) fn errno(error: &Error) -> Errno {
         | Error::Declined(_)
         | Error::SessionEnded(_)
         | Error::Unreadable { .. }
-        | Error::WrittenElsewhere(_)
         | Error::NotDrained(..)
         | Error::Timeout(..) => Errno::EIO,
     }

@@ -92,6 +92,11 @@ impl File {
         self.written.store(true, Ordering::Release);
     }
 
+    /// It has so many bytes now, since others have committed to it.
+    pub(crate) fn has_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
     /// What the pool says counts.
     pub(crate) fn is_as_committed(&self) {
         self.written.store(false, Ordering::Release);

@@ -13,7 +13,8 @@
 //! - [`client`]: what goes to whom while a file is written, and when it counts;
 //! - [`repair`]: copies that are missing, and what a benefactor that returns has;
 //! - [`draining`]: which file goes to which target next, and which may leave the pool;
-//! - [`publishing`]: in which order the target sees what was committed.
+//! - [`publishing`]: in which order the target sees what was committed;
+//! - [`written`]: which bytes of a chunk a session lays upon what others have committed.
 
 pub mod benefactor;
 pub mod client;
@@ -26,3 +27,4 @@ pub mod placement;
 pub mod planted;
 pub mod publishing;
 pub mod repair;
+pub mod written;

@@ -24,6 +24,14 @@ surgetank_model::plant_bugs! {
         CommitWithoutIncarnation,
         /// A commit does not look whether somebody else committed meanwhile.
         CommitWithoutVersion,
+        /// Who opens a file does not look whether another session rewrites it.
+        RewriterUnseen,
+        /// Who rewrites a file does not look whether others have it open for writing.
+        RewriterNotAlone,
+        /// What is written into a part of a chunk takes the place of all of it.
+        OverlayTakesAll,
+        /// Zeros in front of what is written count as written.
+        GapCounts,
         /// A group of transactions that failed is answered as a whole, though one alone was refused.
         GroupFailsTogether,
         /// Groups of a version that the target still needs are removed when they are written anew.

@@ -70,6 +70,11 @@ fn every_name_of_a_file_is_its_own_and_the_target_has_the_newest_version_under_e
 }
 
 #[test]
+fn what_a_session_has_written_lies_upon_what_others_have_committed_and_nothing_else_does() {
+    all(1000, support::written::run);
+}
+
+#[test]
 fn locks_are_as_a_model_has_them_that_knows_each_byte() {
     all(500, support::locks::owners);
 }

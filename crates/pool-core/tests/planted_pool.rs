@@ -24,6 +24,7 @@ const RUNS: [(&str, Run, u64); 14] = [
     ("links", support::links::run, 400),
     ("locked bytes", support::locks::owners, 500),
     ("locks", support::locks::run, 400),
+    ("written", support::written::run, 1000),
     ("draining", support::draining::run, 400),
     ("union", support::union::run, 1500),
     ("pool", pool::run, 4000),

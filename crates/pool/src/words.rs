@@ -83,6 +83,7 @@ wire_enum! {
         13 = Hidden(journal),
         14 = Hides(directory, name),
         15 = Revoked(expires),
+        16 = Rewriter(session, version),
     }
     Refusal {
         0 = NotFound,

@@ -50,6 +50,8 @@ pub enum Operation {
         inode: Inode,
         /// Who writes it, and its lease.
         writer: (SessionId, Lease),
+        /// What it has is not to be in what this session commits first.
+        rewrites: bool,
     },
     /// Make an empty directory.
     MakeDirectory {
@@ -320,6 +322,9 @@ pub enum Reply {
     Version(Version),
     /// Looked at: this is what became of it.
     Granted(Granted),
+    /// Done: the file has this version, and is to be committed empty on top of that before anything else is: this session rewrites it
+    /// while others have it open for writing, or another one does that has committed nothing yet.
+    CutFirst(Version),
 }
 
 /// Why an operation did not take place.
@@ -393,7 +398,7 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
     let mut recorder = Recorder::new(reads);
     let reply = match operation {
         Operation::Create { at, fresh, writer, owner } => recorder.create(at, *fresh, *writer, *owner),
-        Operation::OpenForWriting { inode, writer } => recorder.open_for_writing(*inode, *writer),
+        Operation::OpenForWriting { inode, writer, rewrites } => recorder.open_for_writing(*inode, *writer, *rewrites),
         Operation::MakeDirectory { at, fresh, journal, owner } => recorder.make_directory(at, *fresh, *journal, *owner),
         Operation::Commit { inode, session, on, size, groups, close } => {
             recorder.commit((*inode, *session), *on, *size, groups, *close)

@@ -445,6 +445,9 @@ pub enum Value {
     Mount(Mount),
     /// Of [`Key::Session`](super::Key::Session), [`Key::Writer`](super::Key::Writer).
     Session(SessionId),
+    /// Of [`Key::Writer`](super::Key::Writer): it has opened the file at this version, which is not to be in what it commits. It is as any
+    /// other once there is a later version.
+    Rewriter(SessionId, Version),
     /// Of [`Key::Node`](super::Key::Node).
     Node(Node),
     /// Of [`Key::Entry`](super::Key::Entry).

@@ -167,7 +167,7 @@ impl World {
     /// A new version of a file.
     fn save(&mut self, inode: Inode) -> Result<(), String> {
         if self.open.insert(inode) {
-            self.done(&Operation::OpenForWriting { inode, writer: (SESSION, LEASE) })?;
+            self.done(&Operation::OpenForWriting { inode, writer: (SESSION, LEASE), rewrites: false })?;
         }
         let version = self.versions.entry(inode).or_default();
         let (on, size) = (Version(*version), *version);

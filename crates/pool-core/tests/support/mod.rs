@@ -14,3 +14,4 @@ pub mod scrub;
 pub mod segments;
 pub mod target;
 pub mod union;
+pub mod written;

@@ -15,7 +15,7 @@ struct File {
     size: u64,
     /// Digests of its groups.
     groups: BTreeMap<u32, u32>,
-    writers: BTreeSet<SessionId>,
+    writers: BTreeMap<SessionId, Writer>,
     /// The version of the last close without other writers, and the last that the target has seen.
     closed: u64,
     published: u64,
@@ -39,6 +39,15 @@ impl File {
         let (size, version, changes) = (self.size, Version(self.version), self.changes());
         if self.is_drained() || self.evicted { Some(Base { draft: None, size, version, changes }) } else { self.base }
     }
+}
+
+/// What a session that has a file open was told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Writer {
+    /// It drops this version by what it commits first.
+    rewrites: Option<u64>,
+    /// It is to commit this version empty.
+    cuts: Option<u64>,
 }
 
 /// What the target has at a path.
@@ -134,17 +143,25 @@ impl Namespace {
                 }
                 let inode = Inode(*fresh);
                 self.entries(at.0)?.insert(at.1.clone(), inode);
-                self.files.insert(inode, File { writers: [writer.0].into(), ..File::default() });
+                self.files.insert(inode, File { writers: [(writer.0, Writer::default())].into(), ..File::default() });
                 Ok(Reply::Inode(inode))
             }
-            Operation::OpenForWriting { inode, writer } => {
+            Operation::OpenForWriting { inode, writer, rewrites } => {
                 let alive = self.sessions.contains(&writer.0);
                 let file = self.file(*inode)?;
                 if !alive {
                     return Err(Refusal::NotTheWriter);
                 }
-                file.writers.insert(writer.0);
-                Ok(Reply::Version(Version(file.version)))
+                let own = file.writers.remove(&writer.0).unwrap_or_default();
+                let now = Some(file.version);
+                let is_told = own.rewrites == now;
+                let others_rewrite = file.writers.values().any(|other| other.rewrites == now);
+                let cut_first = file.size > 0 && (others_rewrite || *rewrites && !is_told && !file.writers.is_empty());
+                let waits = is_told || *rewrites && file.size > 0 && !cut_first;
+                let told = Writer { rewrites: now.filter(|_| waits), cuts: now.filter(|_| cut_first) };
+                file.writers.insert(writer.0, told);
+                let version = Version(file.version);
+                Ok(if cut_first { Reply::CutFirst(version) } else { Reply::Version(version) })
             }
             Operation::MakeDirectory { at, fresh, .. } => {
                 self.absent(at)?;
@@ -164,7 +181,7 @@ impl Namespace {
             Operation::Commit { inode, session, on, size, groups, close } => {
                 let benefactors = self.benefactors.clone();
                 let file = self.file(*inode)?;
-                if !file.writers.contains(session) {
+                if !file.writers.contains_key(session) {
                     return Err(Refusal::NotTheWriter);
                 }
                 if Version(file.version) != on.0 {
@@ -180,6 +197,11 @@ impl Namespace {
                 if !places.is_empty() {
                     return Err(Refusal::Benefactors(places));
                 }
+                // Nothing is committed on top of what another session has dropped by opening the file, but by whoever was told.
+                let now = Some(file.version);
+                let others = file.writers.iter().filter(|(other, _)| *other != session);
+                let is_dropped = others.clone().any(|(_, other)| other.rewrites == now);
+                assert!(!is_dropped || file.writers[session].cuts == now, "{inode} is written on, and was cut off");
                 file.base = file.rests_on();
                 (file.version, file.size, file.evicted) = (file.version + 1, *size, false);
                 file.staged.extend(groups.iter().map(|(index, _)| (*index, file.version)));
@@ -194,7 +216,7 @@ impl Namespace {
             }
             Operation::Close { inode, session, .. } => {
                 let file = self.file(*inode)?;
-                if !file.writers.remove(session) {
+                if file.writers.remove(session).is_none() {
                     return Err(Refusal::NotTheWriter);
                 }
                 Ok(Reply::Version(Version(file.version)))

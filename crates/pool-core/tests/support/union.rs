@@ -306,7 +306,7 @@ impl World {
         let inode = if is_there {
             let inode = self.bring(&path)?.ok_or_else(|| format!("{path:?} is not there"))?;
             if !self.open.contains(&inode) {
-                self.done(&Operation::OpenForWriting { inode, writer: WRITER })?;
+                self.done(&Operation::OpenForWriting { inode, writer: WRITER, rewrites: false })?;
             }
             inode
         } else {

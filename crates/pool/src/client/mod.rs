@@ -124,9 +124,6 @@ pub enum Error {
         /// What each copy answered.
         why: String,
     },
-    /// Another session has committed to a file that this one writes.
-    #[error("{0}: another session has committed to the file meanwhile; what this one wrote is not in it")]
-    WrittenElsewhere(String),
     /// It will not reach its target.
     #[error("{0}: the file will not reach its target: {1}")]
     NotDrained(String, &'static str),

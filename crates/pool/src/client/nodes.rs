@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_pool_core::id::{Inode, Version};
-use surgetank_pool_core::meta::operation::{At, Operation, Refusal};
+use surgetank_pool_core::meta::operation::{At, Operation, Refusal, Reply as Done};
 use surgetank_pool_core::meta::value::{Attributes, Path, Special, Times};
 use surgetank_pool_core::meta::{FileState, Kind, Name, Node};
 
@@ -327,41 +327,70 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn write_node(&self, inode: Inode, what: &str) -> Result<Writer, Error> {
-        self.write_opened(inode, what, true).await
+        self.write_opened(inode, what, false).await
     }
 
-    /// Opens a file for writing, and cuts it off at its beginning: nothing that it has is read.
+    /// Opens a file for writing, and cuts it off at its beginning: nothing that it has is read. As long as no other session writes it, it
+    /// is as it was until the first commit.
     ///
     /// # Errors
     /// [`Error`].
     pub async fn rewrite_node(&self, inode: Inode, what: &str) -> Result<Writer, Error> {
-        let mut writer = self.write_opened(inode, what, false).await?;
-        writer.set_size(0).await?;
-        Ok(writer)
+        self.write_opened(inode, what, true).await
     }
 
-    async fn write_opened(&self, inode: Inode, what: &str, in_part: bool) -> Result<Writer, Error> {
+    async fn write_opened(&self, inode: Inode, what: &str, rewrites: bool) -> Result<Writer, Error> {
         self.inner.opened(what, inode)?;
-        let opened = self.open_for_writing(inode, what, in_part).await;
+        let opened = self.open_for_writing(inode, what, rewrites).await;
         if opened.is_err() {
             self.inner.open().remove(&inode);
         }
         opened
     }
 
-    async fn open_for_writing(&self, inode: Inode, what: &str, in_part: bool) -> Result<Writer, Error> {
+    async fn open_for_writing(&self, inode: Inode, what: &str, rewrites: bool) -> Result<Writer, Error> {
         let inner = &self.inner;
-        self.keep(inode, what).await?;
-        let content = inner.content(what, inode).await?;
-        let (version, size) = (content.node.version, content.node.size);
-        // What the pool does not have, and what is at the target is somebody else's.
-        if in_part && content.node.kind == Kind::File(FileState::Conflict) && content.groups.is_empty() && size > 0 {
-            let why = "somebody else has changed what is at its place at the target".to_owned();
-            return Err(Error::Unreadable { path: what.to_owned(), offset: 0, why });
+        loop {
+            let (on, cut_first) = self.register(inode, what, rewrites).await?;
+            let content = inner.content(what, inode).await?;
+            let (version, size, groups) = (content.node.version, content.node.size, content.groups.len());
+            // What is to be cut off is what was there then.
+            if version != on && (cut_first || rewrites) {
+                continue;
+            }
+            // What the pool does not have, and what is at the target is somebody else's.
+            let in_part = !rewrites && !cut_first;
+            if in_part && content.node.kind == Kind::File(FileState::Conflict) && groups == 0 && size > 0 {
+                let why = "somebody else has changed what is at its place at the target".to_owned();
+                return Err(Error::Unreadable { path: what.to_owned(), offset: 0, why });
+            }
+            let mut writer = Writer::new(inner.clone(), what, inode, version, size);
+            writer.has(content);
+            match (cut_first, rewrites) {
+                (true, _) if writer.commit_empty().await? => return Ok(writer),
+                // Somebody was faster.
+                (true, _) => {
+                    drop(writer);
+                    inner.opened(what, inode)?;
+                }
+                (false, true) => return writer.rewrite().await.map(|()| writer),
+                (false, false) => return Ok(writer),
+            }
         }
-        let mut writer = Writer::new(inner.clone(), what, inode, version, size);
-        writer.has(content);
-        Ok(writer)
+    }
+
+    /// This session writes a file from now on; which version it has, and whether that is to be committed empty before anything else is.
+    async fn register(&self, inode: Inode, what: &str, rewrites: bool) -> Result<(Version, bool), Error> {
+        let writer = (self.inner.session, self.inner.lease);
+        loop {
+            match self.inner.operate(what, &Operation::OpenForWriting { inode, writer, rewrites }).await? {
+                Some(Done::Version(version)) => return Ok((version, false)),
+                Some(Done::CutFirst(version)) => return Ok((version, true)),
+                Some(_) => return Err(senseless()),
+                // The answer was lost: another one says the same, or what is true by now.
+                None => {}
+            }
+        }
     }
 
     /// This session has a file open as a writer does, so that it stays when it is unlinked.
@@ -369,8 +398,7 @@ impl PoolClient {
     /// # Errors
     /// [`Error`].
     pub async fn keep(&self, inode: Inode, what: &str) -> Result<(), Error> {
-        let writer = (self.inner.session, self.inner.lease);
-        self.inner.operate(what, &Operation::OpenForWriting { inode, writer }).await.map(|_| ())
+        self.register(inode, what, false).await.map(|_| ())
     }
 
     /// Has a file that rests on what the target has stay readable, and writable in part, as long as the answer lives: the target may lose

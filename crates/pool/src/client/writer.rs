@@ -4,9 +4,13 @@
 //! benefactors of a changed group seal its table, and then names them to a manager, whose transaction compares that each is still in the
 //! life in which it acknowledged. If one is not, its part goes to another benefactor, and the commit is tried again: an acknowledged
 //! byte is never one that only a dead process had.
+//!
+//! A commit is on top of one version. If another session has committed meanwhile, what is written here is laid upon that, and the commit
+//! is tried again: see [`shared`].
 
 mod base;
 mod part;
+mod shared;
 mod size;
 mod staging;
 
@@ -19,11 +23,13 @@ use surgetank_pool_core::id::{BenefactorId, Inode, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply as Done};
 use surgetank_pool_core::meta::{FileState, Kind, Node};
 use surgetank_pool_core::placement::{Layout, Place, Stripe};
+use surgetank_pool_core::written::Written;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use self::base::placed;
 use self::part::Former;
+use self::shared::{Pending, is_behind};
 use self::staging::Put;
 use super::reader::AtTarget;
 use super::{Error, Inner, LOOK};
@@ -65,6 +71,15 @@ struct Chunk {
     at: BTreeMap<BenefactorId, Instance>,
     /// What it is as long as it is not committed; `None`: nothing.
     former: Option<Former>,
+    /// Which of its bytes were written here, until they are committed.
+    written: Written,
+}
+
+/// The chunk that is being written.
+struct Current {
+    begins: u64,
+    bytes: Vec<u8>,
+    written: Written,
 }
 
 /// A file that is written. One that is dropped without [`Writer::close`] is torn when its session ends.
@@ -87,9 +102,12 @@ pub struct Writer {
     size: u64,
     /// The smallest size to which it was cut off since it was committed.
     cut: Option<u64>,
+    /// The size to which it was extended since it was committed, though nothing may be written there; zero: it was not.
+    grown: u64,
     groups: BTreeMap<u32, Group>,
-    /// The chunk that is being written: where it begins, and its bytes.
-    current: Option<(u64, Vec<u8>)>,
+    current: Option<Current>,
+    /// What is yet to be laid upon what others have committed, the last chunk first.
+    pending: Vec<Pending>,
     /// The chunk that was read last, as long as nothing is written into it.
     read: Option<(u64, Bytes)>,
     uncommitted: u64,
@@ -122,8 +140,10 @@ impl Writer {
             committed: size,
             size,
             cut: None,
+            grown: 0,
             groups: BTreeMap::new(),
             current: None,
+            pending: Vec::new(),
             read: None,
             uncommitted: 0,
             puts: JoinSet::new(),
@@ -177,9 +197,7 @@ impl Writer {
     /// # Errors
     /// [`Error`]; all later calls fail with the same.
     pub async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.is_well()?;
-        let done = self.write_parts(offset, bytes, None).await;
-        self.remember(done)
+        self.write_all(offset, bytes, None).await
     }
 
     /// The same with bytes that are shared: whole chunks of them are sent as they are, without a copy.
@@ -187,12 +205,11 @@ impl Writer {
     /// # Errors
     /// [`Error`]; all later calls fail with the same.
     pub async fn write_bytes_at(&mut self, offset: u64, bytes: &Bytes) -> Result<(), Error> {
-        self.is_well()?;
-        let done = self.write_parts(offset, bytes, Some(bytes)).await;
-        self.remember(done)
+        self.write_all(offset, bytes, Some(bytes)).await
     }
 
-    /// Commits: from now on every session reads it, and as many benefactors may die as the mount's durability says.
+    /// Commits: from now on every session reads it, and as many benefactors may die as the mount's durability says. What others have
+    /// committed meanwhile is in the file as well, but for the bytes that were written here.
     ///
     /// # Errors
     /// [`Error`]; all later calls fail with the same.
@@ -223,36 +240,27 @@ impl Writer {
     pub async fn abandon(mut self) -> Result<(), Error> {
         self.puts.shutdown().await;
         let drafts = self.groups.values().flat_map(|group| group.chunks.values());
+        let drafts = drafts.chain(self.pending.iter().map(|pending| &pending.chunk));
         let drafts = drafts.filter(|chunk| chunk.bytes.is_some()).flat_map(|chunk| chunk.at.clone());
         let drafts = drafts.chain(std::mem::take(&mut self.withdrawn)).collect();
         self.withdraw(drafts);
         self.inner.close(&self.path, self.inode).await
     }
 
-    /// Goes on from what others have committed meanwhile, unless something is written here that is not committed.
+    /// Goes on from what others have committed meanwhile. What is written here and not committed lies upon that.
     ///
     /// # Errors
     /// [`Error`]; what is written is as it was.
     pub async fn refresh(&mut self) -> Result<(), Error> {
         self.is_well()?;
-        let nothing = self.current.is_none() && self.groups.values().all(|group| !group.changed);
-        if !nothing || self.size != self.committed {
-            return Ok(());
-        }
-        let content = self.inner.content(&self.path, self.inode).await?;
-        if content.node.version != self.version {
-            (self.version, self.committed, self.size) = (content.node.version, content.node.size, content.node.size);
-            self.groups.clear();
-            (self.read, self.base) = (None, None);
-            self.has(content);
-        }
-        Ok(())
+        self.catch_up().await
     }
 
     /// Whether everything that was written is committed.
     #[must_use]
     pub fn is_committed(&self) -> bool {
-        let unchanged = self.current.is_none() && self.groups.values().all(|group| !group.changed);
+        let nothing_here = self.current.is_none() && self.pending.is_empty();
+        let unchanged = nothing_here && self.groups.values().all(|group| !group.changed);
         unchanged && self.size == self.committed && self.version != Version::NONE
     }
 
@@ -268,20 +276,36 @@ impl Writer {
     }
 
     /// `shared`: whose bytes they are.
-    async fn write_parts(&mut self, offset: u64, mut bytes: &[u8], shared: Option<&Bytes>) -> Result<(), Error> {
-        while self.size < offset {
-            let zeros = usize::try_from((offset - self.size).min(CHUNK - self.size % CHUNK)).unwrap_or_default();
-            self.write_part(self.size, &vec![0; zeros]).await?;
+    async fn write_all(&mut self, offset: u64, bytes: &[u8], shared: Option<&Bytes>) -> Result<(), Error> {
+        self.is_well()?;
+        let mut done = self.go_on().await;
+        while done.is_ok() {
+            let written = self.write_parts(offset, bytes, shared).await;
+            match self.caught_up(written).await {
+                // Once more: what was written of it is the same.
+                Ok(None) => {}
+                Ok(Some(())) => break,
+                Err(error) => done = Err(error),
+            }
         }
+        self.remember(done)
+    }
+
+    async fn write_parts(&mut self, offset: u64, mut bytes: &[u8], shared: Option<&Bytes>) -> Result<(), Error> {
+        if offset >= self.size + CHUNK {
+            // What others have committed need not be filled.
+            self.catch_up().await?;
+        }
+        self.fill(offset).await?;
         let mut at = offset;
         while !bytes.is_empty() {
             let room = usize::try_from(CHUNK - at % CHUNK).unwrap_or(usize::MAX).min(bytes.len());
             let (part, rest) = bytes.split_at(room);
             if part.len() as u64 == CHUNK {
                 let chunk = shared.map_or_else(|| Bytes::copy_from_slice(part), |shared| shared.slice_ref(part));
-                self.write_chunk(at, chunk).await?;
+                self.write_chunk(at, chunk, true).await?;
             } else {
-                self.write_part(at, part).await?;
+                self.write_part(at, part, true).await?;
             }
             (at, bytes) = (at + room as u64, rest);
             // What is committed makes room when it is drained; what is not keeps its room.
@@ -293,37 +317,57 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes all of a chunk.
-    async fn write_chunk(&mut self, begins: u64, bytes: Bytes) -> Result<(), Error> {
+    /// Fills it with zeros up to a size.
+    async fn fill(&mut self, size: u64) -> Result<(), Error> {
+        let mut chunk = Bytes::new();
+        while self.size < size {
+            let zeros = (size - self.size).min(CHUNK - self.size % CHUNK);
+            if zeros < CHUNK {
+                self.write_part(self.size, &vec![0; usize::try_from(zeros).unwrap_or_default()], false).await?;
+                continue;
+            }
+            if chunk.is_empty() {
+                chunk = vec![0; usize::try_from(CHUNK).unwrap_or_default()].into();
+            }
+            self.write_chunk(self.size, chunk.clone(), false).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes all of a chunk; `counts`: it is no gap.
+    async fn write_chunk(&mut self, begins: u64, bytes: Bytes, counts: bool) -> Result<(), Error> {
         self.read = None;
-        if self.current.as_ref().is_some_and(|(current, _)| *current == begins) {
+        if self.current.as_ref().is_some_and(|current| current.begins == begins) {
             self.current = None;
         }
         self.stage_current().await?;
         self.size = self.size.max(begins + CHUNK);
-        self.stage(begins, bytes).await
+        let mut written = Written::default();
+        count(&mut written, (0, bytes.len()), counts);
+        self.stage(begins, bytes, written, BTreeMap::new()).await
     }
 
-    /// Writes within one chunk.
-    async fn write_part(&mut self, offset: u64, part: &[u8]) -> Result<(), Error> {
+    /// Writes within one chunk; `counts`: it is no gap.
+    async fn write_part(&mut self, offset: u64, part: &[u8], counts: bool) -> Result<(), Error> {
         let begins = offset - offset % CHUNK;
         self.read = None;
-        if self.current.as_ref().is_none_or(|(current, _)| *current != begins) {
+        if self.current.as_ref().is_none_or(|current| current.begins != begins) {
             self.stage_current().await?;
             let covered = offset == begins && offset + part.len() as u64 >= self.size.min(begins + CHUNK);
-            let base = if covered || begins >= self.size { Vec::new() } else { self.base(begins).await?.to_vec() };
-            self.current = Some((begins, base));
+            let bytes = if covered || begins >= self.size { Vec::new() } else { self.base(begins).await?.to_vec() };
+            self.current = Some(Current { begins, bytes, written: self.written_in(begins) });
         }
-        let Some((_, current)) = &mut self.current else { return Ok(()) };
+        let Some(current) = &mut self.current else { return Ok(()) };
         let (from, to) = (usize::try_from(offset - begins).unwrap_or_default(), part.len());
-        if current.len() == from {
-            current.extend_from_slice(part);
+        if current.bytes.len() == from {
+            current.bytes.extend_from_slice(part);
         } else {
-            current.resize(current.len().max(from + to), 0);
-            current[from..from + to].copy_from_slice(part);
+            current.bytes.resize(current.bytes.len().max(from + to), 0);
+            current.bytes[from..from + to].copy_from_slice(part);
         }
+        count(&mut current.written, (from, from + to), counts);
         self.size = self.size.max(offset + part.len() as u64);
-        if current.len() as u64 == CHUNK && offset + part.len() as u64 == begins + CHUNK {
+        if current.bytes.len() as u64 == CHUNK && offset + part.len() as u64 == begins + CHUNK {
             self.stage_current().await?;
         }
         Ok(())
@@ -331,17 +375,25 @@ impl Writer {
 
     /// The chunk that is being written goes to its benefactors.
     async fn stage_current(&mut self) -> Result<(), Error> {
-        let Some((begins, bytes)) = self.current.take() else { return Ok(()) };
-        self.stage(begins, Bytes::from(bytes)).await
+        let Some(begins) = self.current.as_ref().map(|current| current.begins) else { return Ok(()) };
+        // If that fails, it is as it was.
+        self.group(span::of_byte(begins).0).await?;
+        let Some(Current { bytes, written, .. }) = self.current.take() else { return Ok(()) };
+        self.stage(begins, Bytes::from(bytes), written, BTreeMap::new()).await
     }
 
-    /// A chunk goes to its benefactors.
-    async fn stage(&mut self, begins: u64, bytes: Bytes) -> Result<(), Error> {
+    /// A chunk goes to its benefactors; `at`: those that have it.
+    async fn stage(
+        &mut self,
+        begins: u64,
+        bytes: Bytes,
+        written: Written,
+        at: BTreeMap<BenefactorId, Instance>,
+    ) -> Result<(), Error> {
         let (index, chunk) = span::of_byte(begins);
         self.group(index).await?;
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let mut fresh =
-            Chunk { length, crc: crc32c::crc32c(&bytes), bytes: Some(bytes), at: BTreeMap::new(), former: None };
+        let mut fresh = Chunk { length, crc: crc32c::crc32c(&bytes), bytes: Some(bytes), at, former: None, written };
         // Puts of the former writing that are under way would count as this one's.
         if self
             .groups
@@ -381,6 +433,17 @@ impl Writer {
 
     /// The same, and closes the file with it, with that number of an entry in the journal; `false`: there was nothing to commit.
     async fn commit_and(&mut self, even_empty: bool, close: Option<u64>) -> Result<bool, Error> {
+        self.go_on().await?;
+        loop {
+            let done = self.commit_once(even_empty, close).await;
+            if let Some(done) = self.caught_up(done).await? {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// The same on top of the version that is known.
+    async fn commit_once(&mut self, even_empty: bool, close: Option<u64>) -> Result<bool, Error> {
         self.stage_current().await?;
         let nothing = self.size == self.committed && self.groups.values().all(|group| !group.changed);
         if nothing && !(even_empty && self.version == Version::NONE) {
@@ -423,7 +486,6 @@ impl Writer {
                 self.gone.extend(places);
                 return Ok(false);
             }
-            Err(Error::Refused(path, Refusal::Version(_))) => return Err(Error::WrittenElsewhere(path)),
             Err(error) => return Err(error),
         }
         Ok(true)
@@ -437,6 +499,9 @@ impl Writer {
     /// The store has it.
     fn committed(&mut self, version: Version) {
         (self.version, self.committed, self.cut) = (version, self.size, None);
+        if self.grown <= self.size {
+            self.grown = 0;
+        }
         if let Some(node) = &mut self.node {
             // The commit rests on what the former one rested on.
             (node.base, node.kind) = (node.rests_on(), Kind::File(FileState::Replicated));
@@ -449,7 +514,7 @@ impl Writer {
             (group.changed, group.committed, group.of_base) = (false, Some((version, session)), false);
             group.is_cut = false;
             for chunk in group.chunks.values_mut().filter(|chunk| chunk.bytes.is_some()) {
-                (chunk.bytes, chunk.former) = (None, None);
+                (chunk.bytes, chunk.former, chunk.written) = (None, None, Written::default());
                 drafts.extend(chunk.at.iter().map(|(id, instance)| (*id, *instance)));
             }
         }
@@ -458,5 +523,14 @@ impl Writer {
             group.placed = None;
         }
         self.withdraw(drafts);
+    }
+}
+
+/// Bytes of a chunk are written, or are a gap.
+fn count(written: &mut Written, (first, end): (usize, usize), counts: bool) {
+    let number = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
+    match counts {
+        true => written.add(number(first), number(end)),
+        false => written.add_gap(number(first), number(end)),
     }
 }

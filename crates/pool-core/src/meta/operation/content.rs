@@ -6,7 +6,7 @@ use super::recorder::{Recorder, Stop};
 use super::{PublicationEnd, Refusal, Reply, Taken};
 use crate::id::{Inode, MountId, SessionId, Version};
 use crate::meta::key::{Key, Name, Prefix, Role};
-use crate::meta::store::{Compare, Lease};
+use crate::meta::store::{Compare, Lease, Stored};
 use crate::meta::value::{Base, Change, FileState, Group, Kind, Node, Placed, Times, Value};
 use crate::placement::{Layout, Place};
 use crate::planted::{Bug, planted};
@@ -14,15 +14,39 @@ use crate::planted::{Bug, planted};
 type Answer = Result<Reply, Stop>;
 
 impl Recorder<'_> {
-    pub(super) fn open_for_writing(&mut self, inode: Inode, (session, lease): (SessionId, Lease)) -> Answer {
-        let node = self.file(inode)?;
+    pub(super) fn open_for_writing(
+        &mut self,
+        inode: Inode,
+        (session, lease): (SessionId, Lease),
+        rewrites: bool,
+    ) -> Answer {
+        let (node, writers) = (self.file(inode), self.under(Prefix::Writers(inode)));
+        let (node, writers) = (node?, writers?);
         if self.stays(Key::Session(session))?.is_none() {
             return Err(Refusal::NotTheWriter.into());
         }
+        let (others, own): (Vec<_>, Vec<_>) = writers.iter().partition(|(key, _)| *key != Key::Writer(inode, session));
+        let is_rewriting = |stored: &Stored| match stored.value {
+            Value::Rewriter(_, version) => version == node.version,
+            _ => false,
+        };
+        let first = others.iter().find(|(_, stored)| is_rewriting(stored) && !planted(Bug::RewriterUnseen));
+        // Whoever came after it was told.
+        let goes_on = own.iter().any(|(_, stored)| is_rewriting(stored));
+        let other = others.first().filter(|_| rewrites && !goes_on && !planted(Bug::RewriterNotAlone));
+        let cut_first = first.or(other).filter(|_| node.size > 0);
+        // A session may end without a word.
+        if let Some((writer, stored)) = cut_first {
+            self.compare(Compare::Created(writer.clone(), stored.created));
+        }
+        let value = match goes_on || rewrites && node.size > 0 && cut_first.is_none() {
+            true => Value::Rewriter(session, node.version),
+            false => Value::Session(session),
+        };
         // The node is written, so that whoever closes meanwhile sees that there is one writer more.
         self.put(Key::Node(inode), Value::Node(node.clone()));
-        self.put_leased(Key::Writer(inode, session), Value::Session(session), lease);
-        Ok(Reply::Version(node.version))
+        self.put_leased(Key::Writer(inode, session), value, lease);
+        Ok(if cut_first.is_some() { Reply::CutFirst(node.version) } else { Reply::Version(node.version) })
     }
 
     pub(super) fn commit(

@@ -62,7 +62,7 @@ impl World {
                     _ => (inode, session),
                 };
                 match kind {
-                    8 | 9 => Operation::OpenForWriting { inode, writer },
+                    8 | 9 => Operation::OpenForWriting { inode, writer, rewrites: self.random.chance(0.3) },
                     10..=14 => {
                         let mut groups = (0..1 + self.random.below(2))
                             .map(|_| (u32::try_from(self.random.below(3)).unwrap_or_default(), self.group()))

@@ -167,7 +167,7 @@ impl World {
                 let inode = self.read_store(|_| ()).and_then(|()| self.entry(&name));
                 if let Some(inode) = inode.filter(|inode| !self.clients[at].files.contains_key(inode)) {
                     let writer = (session, lease_of(session));
-                    self.request(at, For::Open, Operation::OpenForWriting { inode, writer });
+                    self.request(at, For::Open, Operation::OpenForWriting { inode, writer, rewrites: false });
                 }
             }
             4 => {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use surgetank_pool_core::meta::operation::Refusal;
 use surgetank_pool_core::meta::value::Base;
 use surgetank_pool_core::placement::{Layout, Stripe};
 
@@ -91,7 +92,7 @@ impl Writer {
     /// Learns which chunks have left the pool; whether that has changed.
     ///
     /// # Errors
-    /// [`Error`], also if somebody else has committed meanwhile.
+    /// [`Error`], also if another session has committed meanwhile: see [`is_behind`](super::is_behind).
     pub(super) async fn look_again(&mut self) -> Result<bool, Error> {
         self.look().await.map(|(changed, _)| changed)
     }
@@ -100,13 +101,18 @@ impl Writer {
     pub(super) async fn look(&mut self) -> Result<(bool, Content), Error> {
         let content = self.inner.content(&self.path, self.inode).await?;
         if content.node.version != self.version {
-            return Err(Error::WrittenElsewhere(self.path.clone()));
+            return Err(Error::Refused(self.path.clone(), Refusal::Version(content.node.version)));
         }
+        Ok((self.looked(&content), content))
+    }
+
+    /// The store has this of the version that is known; whether chunks have left the pool.
+    pub(super) fn looked(&mut self, content: &Content) -> bool {
         let changed = self.node.as_ref().is_none_or(|node| node.rests_on() != content.node.rests_on());
         if changed {
-            self.left(&content);
+            self.left(content);
         }
-        Ok((changed, content))
+        changed
     }
 
     /// Chunks have left the pool since.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::{Error, Writer};
+use super::{Error, Writer, is_behind};
 use crate::chunks::CHUNK;
 use crate::span;
 
@@ -15,14 +15,24 @@ impl Writer {
     /// [`Error`]; what is written is as it was.
     pub async fn read_at(&mut self, offset: u64, length: usize) -> Result<Bytes, Error> {
         self.is_well()?;
+        self.go_on().await?;
+        loop {
+            let read = self.read_now(offset, length).await;
+            if let Some(found) = self.caught_up(read).await? {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn read_now(&mut self, offset: u64, length: usize) -> Result<Bytes, Error> {
         let begins = offset - offset % CHUNK;
         let end = self.size.min(offset.saturating_add(length as u64)).min(begins + CHUNK);
         if end <= offset {
             return Ok(Bytes::new());
         }
         let at = |place: u64| usize::try_from(place - begins).unwrap_or_default();
-        if let Some((_, current)) = self.current.as_ref().filter(|(current, _)| *current == begins) {
-            return Ok(Bytes::copy_from_slice(&current[at(offset)..at(end)]));
+        if let Some(current) = self.current.as_ref().filter(|current| current.begins == begins) {
+            return Ok(Bytes::copy_from_slice(&current.bytes[at(offset)..at(end)]));
         }
         let chunk = match self.read.as_ref().filter(|(read, _)| *read == begins) {
             Some((_, chunk)) => chunk.clone(),
@@ -32,31 +42,62 @@ impl Writer {
         Ok(chunk.slice(at(offset)..at(end)))
     }
 
-    /// Cuts the file off, or fills it with zeros up to a size.
+    /// Cuts the file off, or fills it with zeros up to a size. What was committed is cut off at once, for every session: what others
+    /// commit afterwards is on top of that.
     ///
     /// # Errors
     /// [`Error`]; all later calls fail with the same.
     pub async fn set_size(&mut self, size: u64) -> Result<(), Error> {
         self.is_well()?;
-        let done = match size < self.size {
-            true => self.cut_off(size).await,
-            false => self.write_parts(size, &[], None).await,
+        let done = loop {
+            match self.set_size_now(size).await {
+                Err(error) if is_behind(&error) => {}
+                done => break done,
+            }
         };
         self.remember(done)
     }
 
+    async fn set_size_now(&mut self, size: u64) -> Result<(), Error> {
+        // What others have committed is cut off, too.
+        self.catch_up().await?;
+        if size >= self.size {
+            self.grown = self.grown.max(size);
+            return self.fill(size).await;
+        }
+        let is_committed = size < self.cut.map_or(self.committed, |cut| cut.min(self.committed));
+        self.cut_off(size).await?;
+        if is_committed { self.commit_once(false, None).await.map(|_| ()) } else { Ok(()) }
+    }
+
+    /// Drops all that is committed, by what is committed next.
+    pub(in super::super) async fn rewrite(&mut self) -> Result<(), Error> {
+        self.cut_off(0).await
+    }
+
+    /// Drops all that is committed now; `false`: another session has committed meanwhile.
+    pub(in super::super) async fn commit_empty(&mut self) -> Result<bool, Error> {
+        self.cut_off(0).await?;
+        match self.commit_once(false, None).await {
+            Err(error) if is_behind(&error) => Ok(false),
+            done => done.map(|_| true),
+        }
+    }
+
     async fn cut_off(&mut self, size: u64) -> Result<(), Error> {
         self.read = None;
+        self.grown = self.grown.min(size);
         self.cut = Some(self.cut.map_or(size, |cut| cut.min(size)));
         let begins = size - size % CHUNK;
         // What lies behind need not be written first.
-        if self.current.as_ref().is_some_and(|(current, _)| *current >= size) {
+        if self.current.as_ref().is_some_and(|current| current.begins >= size) {
             self.current = None;
         }
         self.stage_current().await?;
         // What is under way would count as written afterwards.
         self.settle(0).await?;
         let last = if begins < size { Some(self.base(begins).await?) } else { None };
+        let mut written = self.written_in(begins);
         let first_behind = span::of_byte(begins).0;
         let of_base = (first_behind..).take_while(|index| self.in_base(*index).is_some());
         let behind: BTreeSet<u32> = self.groups.range(first_behind..).map(|(index, _)| *index).chain(of_base).collect();
@@ -66,6 +107,8 @@ impl Writer {
             if stay > 0 || !self.groups.contains_key(&index) {
                 self.group(index).await?;
             }
+            // The base would be taken for what a group has that was cut off before.
+            let in_base = self.in_base(index).is_some();
             let Some(group) = self.groups.get_mut(&index) else { continue };
             group.known = true;
             let dropped = group.chunks.split_off(&stay);
@@ -76,7 +119,7 @@ impl Writer {
                 self.uncommitted -= u64::from(chunk.length);
                 self.withdrawn.extend(chunk.at);
             }
-            let is_in_store = group.committed.is_some() || group.of_base;
+            let is_in_store = group.committed.is_some() || in_base;
             if group.chunks.is_empty() && group.absent.is_empty() && !is_in_store {
                 self.groups.remove(&index);
             }
@@ -85,7 +128,12 @@ impl Writer {
         match last {
             Some(last) => {
                 let length = usize::try_from(size - begins).unwrap_or_default().min(last.len());
-                self.write_part(begins, &last[..length]).await
+                self.write_part(begins, &last[..length], false).await?;
+                written.cut(u32::try_from(length).unwrap_or(u32::MAX));
+                if let Some(current) = &mut self.current {
+                    current.written = written;
+                }
+                Ok(())
             }
             None => Ok(()),
         }

@@ -130,16 +130,23 @@ impl Writer {
                 Err((error, true)) if !self.look_again().await? => return Err(error),
                 Err((error, _)) if Instant::now() >= until => return Err(error),
                 Err(_) => {}
-                Ok(()) => return Ok(()),
+                Ok(lacking) => {
+                    // What another session has written over is dropped.
+                    if !lacking.is_empty() {
+                        self.look_again().await?;
+                    }
+                    self.gone.extend(lacking);
+                    return Ok(());
+                }
             }
         }
     }
 
-    /// The same from those that answer; with an error whether it is for ever.
-    async fn learn_now(&mut self, index: u32) -> Result<(), (Error, bool)> {
-        let mut forever = true;
-        let Some(group) = self.groups.get(&index) else { return Ok(()) };
-        let Some((version, by)) = group.committed else { return Ok(()) };
+    /// The same from those that answer; the others. With an error whether it is for ever.
+    async fn learn_now(&mut self, index: u32) -> Result<Vec<Place>, (Error, bool)> {
+        let (mut forever, mut lacking) = (true, Vec::new());
+        let Some(group) = self.groups.get(&index) else { return Ok(lacking) };
+        let Some((version, by)) = group.committed else { return Ok(lacking) };
         let of = (GroupOf { inode: self.inode, group: index }, version, by);
         let ticket = self.inner.ticket(self.inode).await;
         let (mut chunks, absent) = (BTreeMap::<u32, Chunk>::new(), group.absent.clone());
@@ -156,7 +163,7 @@ impl Writer {
                 }
                 answer => {
                     forever &= answer.is_some();
-                    self.gone.insert(place);
+                    lacking.push(place);
                 }
             }
         }
@@ -172,7 +179,7 @@ impl Writer {
         if let Some(group) = self.groups.get_mut(&index) {
             (group.chunks, group.known) = (chunks, true);
         }
-        Ok(())
+        Ok(lacking)
     }
 
     /// What a chunk is now: written here, or committed.
