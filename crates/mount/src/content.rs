@@ -322,7 +322,8 @@ impl Tree {
         let Some(writer) = &mut gate.writer else { return Err(Errno::EIO) };
         match writer.set_size(size).await {
             Ok(()) => {
-                file.has(size, since_1970(SystemTime::now()));
+                let is_committed = writer.is_committed();
+                file.has(size, if is_committed { 0 } else { since_1970(SystemTime::now()) });
                 Ok(())
             }
             Err(error) => Err(self.failed(file, gate, &error)),
@@ -339,6 +340,7 @@ impl Tree {
     async fn commit(&self, file: &File, gate: &mut Gate) -> Result<(), Errno> {
         let Some(writer) = &mut gate.writer else { return Ok(()) };
         if writer.is_committed() {
+            file.has(writer.size(), 0);
             return Ok(());
         }
         match writer.sync().await {
