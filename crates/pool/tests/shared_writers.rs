@@ -29,6 +29,17 @@ impl Cells {
     }
 }
 
+/// The cells of a writer, what it has written, and the byte behind the last one of that.
+type Part = (Vec<(usize, usize)>, Vec<u8>, usize);
+
+/// A pool in which a slow machine ends no session.
+fn patient(managers: usize, benefactors: usize, memory_mib: usize) -> Pool {
+    let mut pool = Pool::new(managers, benefactors, memory_mib);
+    pool.session = LONG;
+    (0..managers).for_each(|at| pool.restart_manager(at));
+    pool
+}
+
 /// What a writer has written, and what of that is synced.
 struct Account {
     written: Vec<u8>,
@@ -78,7 +89,7 @@ async fn scribble(
 }
 
 /// What all writers together have written.
-fn together(accounts: &[(Vec<(usize, usize)>, Vec<u8>, usize)]) -> Vec<u8> {
+fn together(accounts: &[Part]) -> Vec<u8> {
     let size = accounts.iter().map(|(.., end)| *end).max().unwrap_or(0);
     let mut content = vec![0; size];
     for (cells, written, _) in accounts {
@@ -108,7 +119,7 @@ async fn write_together(
     cells: Cells,
     (rounds, seed): (u64, u64),
     dies: Option<usize>,
-) -> Vec<(Vec<(usize, usize)>, Vec<u8>, usize)> {
+) -> Vec<Part> {
     let mut all = JoinSet::new();
     let begin = Arc::new(Barrier::new(cells.writers));
     for number in 0..cells.writers {
@@ -120,7 +131,9 @@ async fn write_together(
             let own = cells.of(number);
             let account = scribble((&mut writer, &other), "file", &own, rounds, &mut random).await?;
             if dies == Some(number) {
-                drop((writer, client));
+                // As when its process is killed, and its lease has ended.
+                drop(writer);
+                client.end().await?;
                 return Ok((own, account.synced, account.end));
             }
             writer.close().await?;
@@ -147,7 +160,7 @@ fn what_sessions_write_into_one_file_at_the_same_time_is_all_there() {
     run(async {
         for seed in 0..8 {
             let mut random = Random::from_seed(seed);
-            let pool = Pool::new(1, 3, 96);
+            let pool = patient(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cell = [7, 1000, 50_000, 300_001, MIB, MIB + MIB / 2][usize::try_from(random.below(6)).unwrap()];
@@ -170,7 +183,7 @@ fn sessions_share_a_file_of_several_groups() {
     run(async {
         for seed in 0..2 {
             // The first group has 64 MiB.
-            let pool = Pool::new(1, 3, 192);
+            let pool = patient(1, 3, 192);
             let client = pool.client(2).await;
             write(&client, "file", &vec![0; 63 * MIB + 5]).await.unwrap();
             let cells = Cells { size: 67 * MIB, cell: 777_777, writers: 3 };
@@ -188,7 +201,7 @@ fn sessions_share_a_file_of_several_groups() {
 fn a_session_that_dies_loses_only_what_it_had_not_synced() {
     run(async {
         for seed in 0..3 {
-            let pool = Pool::new(1, 3, 96);
+            let pool = patient(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cells = Cells { size: 3 * MIB, cell: 40_000, writers: 4 };
@@ -212,9 +225,7 @@ fn a_session_that_dies_loses_only_what_it_had_not_synced() {
 fn a_benefactor_that_dies_under_sessions_that_share_a_file_loses_nothing() {
     run(async {
         for seed in 0..2 {
-            let mut pool = Pool::new(2, 4, 64);
-            pool.session = LONG;
-            (0..2).for_each(|at| pool.restart_manager(at));
+            let mut pool = patient(2, 4, 64);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cells = Cells { size: 5 * MIB, cell: 123_456, writers: 3 };
@@ -256,7 +267,7 @@ fn a_shared_file_is_larger_than_the_pool() {
     run(async {
         for seed in 0..2 {
             // Each benefactor holds 24 chunks, and each chunk lies at both.
-            let pool = Pool::new(1, 2, 24);
+            let pool = patient(1, 2, 24);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cells = Cells { size: 50 * MIB, cell: 700_000 + usize::try_from(seed).unwrap(), writers: 3 };
@@ -274,7 +285,7 @@ fn a_shared_file_is_larger_than_the_pool() {
 #[test]
 fn records_that_sessions_put_behind_each_other_are_all_there() {
     run(async {
-        let pool = Pool::new(1, 3, 96);
+        let pool = patient(1, 3, 96);
         let client = pool.client(2).await;
         write(&client, "log", b"").await.unwrap();
         let (next, mut all) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
@@ -304,7 +315,7 @@ fn records_that_sessions_put_behind_each_other_are_all_there() {
 #[test]
 fn of_bytes_that_two_sessions_write_the_later_commit_counts() {
     run(async {
-        let pool = Pool::new(1, 2, 48);
+        let pool = patient(1, 2, 48);
         let (one, other) = (pool.client(1).await, pool.client(1).await);
         write(&one, "file", b"...............").await.unwrap();
         let (mut a, mut b) = (one.append("file").await.unwrap(), other.append("file").await.unwrap());
@@ -329,7 +340,7 @@ fn of_bytes_that_two_sessions_write_the_later_commit_counts() {
 #[test]
 fn a_cut_comes_before_what_others_commit_afterwards() {
     run(async {
-        let pool = Pool::new(2, 2, 48);
+        let pool = patient(2, 2, 48);
         let (one, other) = (pool.client(1).await, pool.client(1).await);
         let old = bytes(1, 3 * MIB);
         for (name, drained_first) in [("here", false), ("drained", true)] {
@@ -376,7 +387,7 @@ fn a_cut_comes_before_what_others_commit_afterwards() {
 #[test]
 fn who_rewrites_a_file_that_others_write_cuts_it_off_at_once() {
     run(async {
-        let pool = Pool::new(1, 2, 48);
+        let pool = patient(1, 2, 48);
         let (one, other) = (pool.client(1).await, pool.client(1).await);
         write(&one, "file", &bytes(1, 2 * MIB)).await.unwrap();
         let inode = one.stat("file").await.unwrap().inode;
@@ -409,7 +420,7 @@ fn who_rewrites_a_file_that_others_write_cuts_it_off_at_once() {
 fn ranks_that_all_truncate_a_file_and_meet_have_all_that_they_write_then() {
     run(async {
         for seed in 0..3 {
-            let pool = Pool::new(1, 3, 96);
+            let pool = patient(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", &bytes(99, 4 * MIB)).await.unwrap();
             let inode = client.stat("file").await.unwrap().inode;
@@ -442,7 +453,7 @@ fn sixteen_sessions_that_sync_one_small_file_at_the_same_time_all_come_through()
     const SYNCS: usize = 6;
     run(async {
         for sessions in [1, 4, 16] {
-            let pool = Pool::new(1, 3, 96);
+            let pool = patient(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let (meet, mut all) = (Arc::new(Barrier::new(sessions + 1)), JoinSet::new());
