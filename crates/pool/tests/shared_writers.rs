@@ -114,12 +114,7 @@ async fn is_empty(pool: &Pool, client: &PoolClient, chunks: u64) {
 }
 
 /// All write at the same time; one may end without a word.
-async fn write_together(
-    pool: &Pool,
-    cells: Cells,
-    (rounds, seed): (u64, u64),
-    dies: Option<usize>,
-) -> Vec<Part> {
+async fn write_together(pool: &Pool, cells: Cells, (rounds, seed): (u64, u64), dies: Option<usize>) -> Vec<Part> {
     let mut all = JoinSet::new();
     let begin = Arc::new(Barrier::new(cells.writers));
     for number in 0..cells.writers {
