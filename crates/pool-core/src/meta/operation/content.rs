@@ -32,14 +32,14 @@ impl Recorder<'_> {
         };
         let first = others.iter().find(|(_, stored)| is_rewriting(stored) && !planted(Bug::RewriterUnseen));
         // Whoever came after it was told.
-        let goes_on = own.iter().any(|(_, stored)| is_rewriting(stored));
-        let other = others.first().filter(|_| rewrites && !goes_on && !planted(Bug::RewriterNotAlone));
+        let was_told = own.iter().any(|(_, stored)| is_rewriting(stored));
+        let other = others.first().filter(|_| rewrites && !was_told && !planted(Bug::RewriterNotAlone));
         let cut_first = first.or(other).filter(|_| node.size > 0);
         // A session may end without a word.
         if let Some((writer, stored)) = cut_first {
             self.compare(Compare::Created(writer.clone(), stored.created));
         }
-        let value = match goes_on || rewrites && node.size > 0 && cut_first.is_none() {
+        let value = match was_told || rewrites && node.size > 0 && cut_first.is_none() {
             true => Value::Rewriter(session, node.version),
             false => Value::Session(session),
         };
