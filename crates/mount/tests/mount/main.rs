@@ -6,6 +6,7 @@ mod fixture;
 mod links;
 mod locks;
 mod posix;
+mod shared;
 mod tools;
 mod union;
 mod workload;

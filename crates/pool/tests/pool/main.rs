@@ -18,6 +18,7 @@ mod network;
 mod publishers;
 mod scrub;
 mod security;
+mod shared_writers;
 mod ssd;
 mod store;
 mod support;

@@ -1,13 +1,11 @@
 //! Processes on two mounts write one file at the same time, each its own bytes.
 
-mod fixture;
-
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command};
 use std::sync::Barrier;
 
-use fixture::{MIB, Mounted, bytes, can_mount, pool, same, until_drained};
+use crate::fixture::{MIB, Mounted, bytes, can_mount, pool, same, until_drained};
 use surgetank_model::random::Random;
 
 /// A process that copies every `stride`th block of a file into another, from one on, and syncs each or only closes it.

@@ -1,12 +1,10 @@
 //! Several sessions write one file at the same time, each its own bytes: the test knows whose each byte is, and what it must be.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient, Writer};
 use surgetank_pool_core::meta::FileState;
