@@ -123,7 +123,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BadCertific
 }
 
 /// Which certificates count no more, if a file says so.
-fn revoked(path: &Path, roots: &Arc<RootCertStore>) -> Result<Vec<CertificateRevocationListDer<'static>>, BadCertificates> {
+fn revoked(
+    path: &Path,
+    roots: &Arc<RootCertStore>,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, BadCertificates> {
     let bad = |error: &dyn std::fmt::Display| {
         BadCertificates(format!(
             "{} is no list of revoked certificates: {error}: copy it again from where `surgetank pool certificates --revoke` made it",
@@ -141,7 +144,10 @@ fn revoked(path: &Path, roots: &Arc<RootCertStore>) -> Result<Vec<CertificateRev
         found => {
             // What cannot be read as a list is told here, where the file is known.
             let provider = Arc::new(rustls::crypto::ring::default_provider());
-            match WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider).with_crls(found.clone()).build() {
+            match WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider)
+                .with_crls(found.clone())
+                .build()
+            {
                 Err(VerifierBuilderError::InvalidCrl(error)) => Err(bad(&format!("{error:?}"))),
                 _ => Ok(found),
             }
