@@ -6,6 +6,7 @@
 mod locks;
 mod nodes;
 mod reader;
+mod revoke;
 mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -374,17 +375,6 @@ impl PoolClient {
         let managers = Managers::new(&config.managers, &config.access)?;
         let left = managers.ask_until(Instant::now() + config.timeout, |_| Request::Leave(benefactor)).await;
         Ok(left.map(|_| ())?)
-    }
-
-    /// A token is taken back, by its number: within seconds no manager or benefactor lets it in, nor a session that it began. `expires`: when it
-    /// would have expired.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub async fn revoke(config: &Config, token: u64, expires: Option<u64>) -> Result<(), Error> {
-        let managers = Managers::new(&config.managers, &config.access)?;
-        let until = Instant::now() + config.timeout;
-        Ok(managers.ask_until(until, |_| Request::Revoke(token, expires)).await.map(|_| ())?)
     }
 
     /// How the pool is.
