@@ -31,7 +31,7 @@ impl Cells {
 type Part = (Vec<(usize, usize)>, Vec<u8>, usize);
 
 /// A pool in which a slow machine ends no session.
-fn patient(managers: usize, benefactors: usize, memory_mib: usize) -> Pool {
+fn lasting(managers: usize, benefactors: usize, memory_mib: usize) -> Pool {
     let mut pool = Pool::new(managers, benefactors, memory_mib);
     pool.session = LONG;
     (0..managers).for_each(|at| pool.restart_manager(at));
@@ -153,7 +153,7 @@ fn what_sessions_write_into_one_file_at_the_same_time_is_all_there() {
     run(async {
         for seed in 0..8 {
             let mut random = Random::from_seed(seed);
-            let pool = patient(1, 3, 96);
+            let pool = lasting(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cell = [7, 1000, 50_000, 300_001, MIB, MIB + MIB / 2][usize::try_from(random.below(6)).unwrap()];
@@ -176,7 +176,7 @@ fn sessions_share_a_file_of_several_groups() {
     run(async {
         for seed in 0..2 {
             // The first group has 64 MiB.
-            let pool = patient(1, 3, 192);
+            let pool = lasting(1, 3, 192);
             let client = pool.client(2).await;
             write(&client, "file", &vec![0; 63 * MIB + 5]).await.unwrap();
             let cells = Cells { size: 67 * MIB, cell: 777_777, writers: 3 };
@@ -194,7 +194,7 @@ fn sessions_share_a_file_of_several_groups() {
 fn a_session_that_dies_loses_only_what_it_had_not_synced() {
     run(async {
         for seed in 0..3 {
-            let pool = patient(1, 3, 96);
+            let pool = lasting(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cells = Cells { size: 3 * MIB, cell: 40_000, writers: 4 };
@@ -218,7 +218,7 @@ fn a_session_that_dies_loses_only_what_it_had_not_synced() {
 fn a_benefactor_that_dies_under_sessions_that_share_a_file_loses_nothing() {
     run(async {
         for seed in 0..2 {
-            let mut pool = patient(2, 4, 64);
+            let mut pool = lasting(2, 4, 64);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cells = Cells { size: 5 * MIB, cell: 123_456, writers: 3 };
@@ -260,7 +260,7 @@ fn a_shared_file_is_larger_than_the_pool() {
     run(async {
         for seed in 0..2 {
             // Each benefactor holds 24 chunks, and each chunk lies at both.
-            let pool = patient(1, 2, 24);
+            let pool = lasting(1, 2, 24);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cells = Cells { size: 50 * MIB, cell: 700_000 + usize::try_from(seed).unwrap(), writers: 3 };
@@ -278,7 +278,7 @@ fn a_shared_file_is_larger_than_the_pool() {
 #[test]
 fn records_that_sessions_put_behind_each_other_are_all_there() {
     run(async {
-        let pool = patient(1, 3, 96);
+        let pool = lasting(1, 3, 96);
         let client = pool.client(2).await;
         write(&client, "log", b"").await.unwrap();
         let (next, mut all) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
@@ -308,7 +308,7 @@ fn records_that_sessions_put_behind_each_other_are_all_there() {
 #[test]
 fn of_bytes_that_two_sessions_write_the_later_commit_counts() {
     run(async {
-        let pool = patient(1, 2, 48);
+        let pool = lasting(1, 2, 48);
         let (one, other) = (pool.client(1).await, pool.client(1).await);
         write(&one, "file", b"...............").await.unwrap();
         let (mut a, mut b) = (one.append("file").await.unwrap(), other.append("file").await.unwrap());
@@ -333,7 +333,7 @@ fn of_bytes_that_two_sessions_write_the_later_commit_counts() {
 #[test]
 fn a_cut_comes_before_what_others_commit_afterwards() {
     run(async {
-        let pool = patient(2, 2, 48);
+        let pool = lasting(2, 2, 48);
         let (one, other) = (pool.client(1).await, pool.client(1).await);
         let old = bytes(1, 3 * MIB);
         for (name, drained_first) in [("here", false), ("drained", true)] {
@@ -380,7 +380,7 @@ fn a_cut_comes_before_what_others_commit_afterwards() {
 #[test]
 fn who_rewrites_a_file_that_others_write_cuts_it_off_at_once() {
     run(async {
-        let pool = patient(1, 2, 48);
+        let pool = lasting(1, 2, 48);
         let (one, other) = (pool.client(1).await, pool.client(1).await);
         write(&one, "file", &bytes(1, 2 * MIB)).await.unwrap();
         let inode = one.stat("file").await.unwrap().inode;
@@ -413,7 +413,7 @@ fn who_rewrites_a_file_that_others_write_cuts_it_off_at_once() {
 fn ranks_that_all_truncate_a_file_and_meet_have_all_that_they_write_then() {
     run(async {
         for seed in 0..3 {
-            let pool = patient(1, 3, 96);
+            let pool = lasting(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", &bytes(99, 4 * MIB)).await.unwrap();
             let inode = client.stat("file").await.unwrap().inode;
@@ -446,7 +446,7 @@ fn sixteen_sessions_that_sync_one_small_file_at_the_same_time_all_come_through()
     const SYNCS: usize = 6;
     run(async {
         for sessions in [1, 4, 16] {
-            let pool = patient(1, 3, 96);
+            let pool = lasting(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let (meet, mut all) = (Arc::new(Barrier::new(sessions + 1)), JoinSet::new());
