@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use crate::support::held::Way;
 use crate::support::{LONG, MIB, Pool, bytes, drained, read, run, same, until, write};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use surgetank_pool::client::PoolClient;
 use surgetank_pool_core::meta::{FileState, Name};
 
