@@ -12,7 +12,7 @@ use surgetank_pool_core::planted::{Bug, plant};
 /// A kind of run.
 type Run = fn(u64) -> Result<(), String>;
 
-const RUNS: [(&str, Run, u64); 14] = [
+const RUNS: &[(&str, Run, u64)] = &[
     ("placement", support::placement::run, 2000),
     ("holdings", support::holdings::run, 800),
     ("buffers", support::buffers::run, 300),
