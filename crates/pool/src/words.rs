@@ -82,7 +82,7 @@ wire_enum! {
         12 = Locks(lockers),
         13 = Hidden(journal),
         14 = Hides(directory, name),
-        15 = Revoked(expires),
+        15 = Revoked,
         16 = Rewriter(session, version),
     }
     Refusal {

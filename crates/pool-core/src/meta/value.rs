@@ -462,8 +462,8 @@ pub enum Value {
     Receipt,
     /// Of [`Key::Pool`](super::Key::Pool).
     Pool(u64),
-    /// Of [`Key::Revoked`](super::Key::Revoked): when the token expires, in seconds since 1970.
-    Revoked(Option<u64>),
+    /// Of [`Key::Revoked`](super::Key::Revoked).
+    Revoked,
     /// Of [`Key::Locks`](super::Key::Locks).
     Locks(Vec<Locker>),
     /// Of [`Key::Placed`](super::Key::Placed).

@@ -186,7 +186,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
 /// Asks which tokens were taken back. While no manager answers, what was known counts.
 async fn ask_revoked(managers: &Managers, credentials: &Credentials) {
     if let Ok(manager::Reply::Revoked(tokens)) = managers.ask(&manager::Request::Revoked).await {
-        credentials.revoked.set(tokens);
+        credentials.revoked.add(tokens);
     }
 }
 

@@ -85,7 +85,11 @@ pub(super) async fn drain(
         None => (None, None),
     };
     let given = (node.owner, node.times);
-    let part = target.part(inode, version, manager.number()?);
+    // What an attempt has left behind its end takes room that this one may need.
+    if let Err(error) = on_target(target, move |target| target.discard(inode, version)).await {
+        tracing::warn!("file {inode}: what an attempt has left at the target: {error}");
+    }
+    let part = target.part(inode, version, manager.attempt());
     let written = write(manager, (target, &part), (inode, &node), &known, (base, own, from), (of_base, size)).await;
     let not_finished = match written {
         Ok(Ok(answered)) => {
@@ -95,28 +99,29 @@ pub(super) async fn drain(
                 Ok(placed) => return Ok(Drain::Done(placed)),
                 Err(error) => {
                     tracing::warn!("file {inode}: {error}");
-                    Drain::Later
+                    Ok(Drain::Later)
                 }
             }
         }
         Ok(Err(Drain::Lost)) => {
             // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
-            let read = manager.store.read(&[], &[Prefix::Groups(inode)]).await?;
-            let is_moved = groups(read.prefixes.into_iter().flatten(), version) != known;
-            if is_moved { Drain::Later } else { not_opened.unwrap_or(Drain::Lost) }
+            manager.store.read(&[], &[Prefix::Groups(inode)]).await.map(|read| {
+                let is_moved = groups(read.prefixes.into_iter().flatten(), version) != known;
+                if is_moved { Drain::Later } else { not_opened.unwrap_or(Drain::Lost) }
+            })
         }
-        Ok(Err(other)) => other,
+        Ok(Err(other)) => Ok(other),
         Err(error) => {
             tracing::warn!("file {inode}: {error}");
             // What is there in the place of what the version rests on has fewer bytes.
             let is_theirs = error.kind() == ErrorKind::UnexpectedEof;
-            if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later }
+            Ok(if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later })
         }
     };
     if let Err(error) = on_target(target, move |target| target.drop_part(&part)).await {
         tracing::warn!("file {inode}: what an attempt has left at the target: {error}");
     }
-    Ok(not_finished)
+    not_finished
 }
 
 /// Bytes, from one to another.

@@ -59,7 +59,9 @@ pub(super) async fn drain(
     target: &Target,
     own: &mut Own,
 ) -> Result<bool, Unavailable> {
-    for inode in largest_first(manager, mount).await? {
+    let files = largest_first(manager, mount).await?;
+    own.begun.retain(|inode, _| files.contains(inode));
+    for inode in files {
         let Some((node, known)) = open_file(manager, mount, inode).await? else { continue };
         if drain_file(manager, (mount, target), (inode, node, known), own).await? {
             return Ok(true);
@@ -88,19 +90,19 @@ async fn drain_file(
         }
     };
     let (drained, answered) = fill(manager, &file, inode, of).await;
-    if drained.is_empty() && answered && !begun.copied {
-        // Others may need the room.
-        let at = file.clone();
-        if let Err(error) = on_target(target, move |target| target.empty(&at)).await {
-            tracing::warn!("file {inode}: a draft of which nothing counts: {error}");
-        }
-    }
     if !drained.is_empty() && !begun.copied {
         // Only now: what cannot be drained costs no copy of a large file.
         let (written, at) = (ranges(&drained), file.clone());
         match on_target(target, move |target| target.copy_but(base.as_ref(), &at, &written)).await {
             Ok(()) => begun.copied = true,
             Err(error) => tracing::warn!("file {inode}: what its draft is to have: {error}"),
+        }
+    }
+    if answered && !begun.copied {
+        // Others may need the room.
+        let at = file.clone();
+        if let Err(error) = on_target(target, move |target| target.empty(&at)).await {
+            tracing::warn!("file {inode}: a draft of which nothing counts: {error}");
         }
     }
     let recorded = match drained.is_empty() || !begun.copied {

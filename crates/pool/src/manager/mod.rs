@@ -124,6 +124,7 @@ pub struct Manager {
     targets: union::Targets,
     /// The next number that nobody else has, and the end of the block.
     numbers: AtomicU64,
+    attempts: AtomicU64,
 }
 
 /// Serves, under one lease after the other: the store may end the first one while this process, or the store, is stalled. What was under
@@ -237,6 +238,7 @@ impl Manager {
             room: room::Room::default(),
             targets: union::Targets::default(),
             numbers: AtomicU64::new(id * NUMBERS),
+            attempts: AtomicU64::new(0),
             pool,
             config,
             store: Arc::clone(store),
@@ -254,6 +256,11 @@ impl Manager {
         } else {
             Err(Unavailable("this manager has used all its numbers: start it again".to_owned()))
         }
+    }
+
+    /// A number of an attempt to drain, which no other attempt of this manager has.
+    fn attempt(&self) -> u64 {
+        self.attempts.fetch_add(1, Ordering::Relaxed)
     }
 
     /// One transaction of the manager's own.
@@ -289,7 +296,7 @@ impl Service for Manager {
             Request::Locked(session, inodes) => self.locked(session, &inodes).await,
             Request::Status => self.status().await,
             Request::Leave(id) => return self.leave(id).await,
-            Request::Revoke(token, expires) => self.revoke(token, expires).await,
+            Request::Revoke(token) => self.revoke(token).await,
             Request::Revoked => Ok(Reply::Revoked(self.credentials.revoked.all())),
         };
         answered.map_err(|error| Refused::unavailable(error.to_string()))

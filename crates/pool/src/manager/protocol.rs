@@ -183,7 +183,7 @@ pub enum Request {
     /// What has the pool put last at a name of a directory of the target on which a file is drained? By the number that the directory has there.
     Recorded(Inode, u64, Name),
     /// A token is taken back, by its number; it would have expired then.
-    Revoke(u64, Option<u64>),
+    Revoke(u64),
     /// Which tokens were taken back?
     Revoked,
 }
@@ -327,7 +327,7 @@ wire_enum! {
         13 = Locked(session, inodes),
         14 = Import(directory, path, number),
         15 = Recorded(inode, directory, name),
-        16 = Revoke(token, expires),
+        16 = Revoke(token),
         17 = Revoked,
     }
     Reply {

@@ -94,10 +94,10 @@ impl Target {
         self.beside(&format_args!("{inode}.{version}.{attempt}"))
     }
 
-    /// Makes such a file, with the mode that it is to have.
+    /// Makes such a file, for whom its mode lets in; who owns it, and what its mode says beyond that, comes last: it is the publisher's until then.
     #[allow(clippy::unused_self, reason = "it is work on a target")]
     pub(super) fn begin(&self, part: &Path, mode: u32) -> Result<()> {
-        OpenOptions::new().write(true).create_new(true).mode(mode & 0o7777).open(part)?;
+        OpenOptions::new().write(true).create_new(true).mode(mode & 0o777).open(part)?;
         Ok(())
     }
 
@@ -451,7 +451,7 @@ fn give_owner(at: &Path, (mode, user, group): Owner) -> Result<bool> {
     // Changing the owner takes bits of the mode away, so it comes first.
     if_allowed(std::os::unix::fs::lchown(at, Some(user), Some(group)))?;
     if !found.is_symlink() {
-        if_allowed(std::fs::set_permissions(at, Permissions::from_mode(mode & 0o7777)))?;
+        if_allowed(std::fs::set_permissions(at, Permissions::from_mode(mode & 0o777)))?;
     }
     Ok(found.is_symlink())
 }

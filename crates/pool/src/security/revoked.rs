@@ -8,9 +8,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct Revoked(Arc<RwLock<BTreeSet<u64>>>);
 
 impl Revoked {
-    /// These, and no others.
-    pub fn set(&self, tokens: impl IntoIterator<Item = u64>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = tokens.into_iter().collect();
+    /// These as well: none is ever let in again.
+    pub fn add(&self, tokens: impl IntoIterator<Item = u64>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).extend(tokens);
     }
 
     /// Whether one is among them.

@@ -2,7 +2,7 @@
 //!
 //! TLS 1.3 alone; the files have the names that QEMU gives them. Both ends show a certificate of the authority in `ca-cert.pem`, and who
 //! calls verifies the name that it has called. Sessions are not resumed, so that each connection shows a certificate. Files that change
-//! are read again, for the connections that come afterwards. What `crl.pem` names, if it is there, is refused.
+//! are read again, for the connections that come afterwards. What `ca-crl.pem` names, if it is there, is refused.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,7 +26,7 @@ pub const SERVER: (&str, &str) = ("server-cert.pem", "server-key.pem");
 /// Certificate and key of who calls.
 pub const CLIENT: (&str, &str) = ("client-cert.pem", "client-key.pem");
 /// Certificates of the authority that count no more; there need be none.
-pub const REVOKED: &str = "crl.pem";
+pub const REVOKED: &str = "ca-crl.pem";
 /// Longer files are none of these, in bytes.
 const LENGTH_MAX: u64 = 16 << 20;
 /// How often files are looked at.
@@ -221,6 +221,9 @@ pub(crate) fn why(error: &std::io::Error, their: &str, our: &str) -> String {
     match error {
         rustls::Error::InvalidCertificate(reason) => format!("{their} certificate is refused: {}", refused(reason)),
         rustls::Error::NoCertificatesPresented => format!("{their} certificate is missing: it shows none"),
+        rustls::Error::InvalidCertRevocationList(_) => {
+            format!("{REVOKED} here is not of the authority in {AUTHORITY}: copy that one's, or remove it")
+        }
         rustls::Error::InvalidMessage(_) => {
             "it speaks no TLS: give both ends certificates (--certificates), or none on loopback".to_owned()
         }

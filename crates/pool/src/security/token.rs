@@ -303,14 +303,6 @@ impl Token {
         let bytes = self.0.strip_prefix(TOKEN).and_then(|text| BASE64.decode(text).ok()).unwrap_or_default();
         number(&bytes[bytes.len().saturating_sub(LENGTH)..])
     }
-
-    /// When it expires, if it says so; whether that is true is for those to say who have the key.
-    #[must_use]
-    pub fn expires(&self) -> Option<u64> {
-        let mut bytes = self.0.strip_prefix(TOKEN).and_then(|text| BASE64.decode(text).ok())?;
-        bytes.truncate(bytes.len().checked_sub(LENGTH)?);
-        Claims::from_bytes(Bytes::from(bytes)).ok()?.expires()
-    }
 }
 
 /// How a token's number is written.
@@ -413,11 +405,8 @@ mod tests {
         let all = [key.token(&session(Some(token.number()))), key.token(&session(Some(other.number())))];
         let admitted = |token: &Token| key.check(Some(token.to_text()), 0, &revoked).is_ok();
         assert!(admitted(&token) && all.iter().all(admitted));
-        assert_eq!(
-            (token.expires(), number_from_text(&number_text(token.number()))),
-            (Some(100), Some(token.number()))
-        );
-        revoked.set([token.number()]);
+        assert_eq!(number_from_text(&number_text(token.number())), Some(token.number()));
+        revoked.add([token.number()]);
         assert_eq!(key.check(Some(token.to_text()), 0, &revoked), Err(Rejected::Revoked));
         assert_eq!(key.check(Some(all[0].to_text()), 0, &revoked), Err(Rejected::Revoked));
         assert!(admitted(&other) && admitted(&all[1]) && admitted(&key.token(&session(None))));

@@ -51,7 +51,7 @@ fn a_directory_that_the_first_releases_wrote_is_opened_and_gone_on_with() {
     let mut log = found.begin(Owner { pool: 0xe6ec_3d0a_0cab_f25b, benefactor: BenefactorId(0) }).unwrap();
     let entry = Entry { instance: instance(3), length: 3900, crc: crc32c::crc32c(content(3).as_bytes()) };
     let at = log.chunk(Inode(12), &entry, content(3).as_bytes()).unwrap();
-    assert_eq!((at.segment, at.offset), (0, 40_960), "it goes on behind what is there");
+    assert_eq!((at.segment, at.offset), (0, former.len() as u64), "it goes on behind what is there");
     assert!(log.flush().is_empty());
     drop((found, log));
     check(&open(), 4);

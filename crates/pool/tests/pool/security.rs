@@ -481,7 +481,7 @@ fn a_token_that_was_taken_back_lets_nobody_in_nor_its_sessions_and_others_stay()
         let mut reader = mine.open("mine").await.unwrap();
         same("before", &reader.read_at(0, MIB).await.unwrap(), &bytes(1, MIB));
         let (mine_of, theirs_of) = (of(&token), of(&other));
-        PoolClient::revoke(&pool.config(1), token.number(), token.expires()).await.unwrap();
+        PoolClient::revoke(&pool.config(1), token.number()).await.unwrap();
         let is_refused =
             |status: &Status| status.code() == Code::PermissionDenied && status.message().contains("taken back");
         let access = Access::with(token.clone());

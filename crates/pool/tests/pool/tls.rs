@@ -292,8 +292,14 @@ fn a_certificate_that_was_revoked_is_refused_at_both_ends_and_a_bad_list_is_name
         // The running manager takes the list up.
         until("it is refused", async || ask(with.address(), &key, Some(&gone)).await.is_err()).await;
         let here = "this process's certificate is refused by the other end: it was revoked";
-        refused(with.address(), &key, Some(&gone), here, "its certificate is refused: it was revoked, as crl.pem says")
-            .await;
+        refused(
+            with.address(),
+            &key,
+            Some(&gone),
+            here,
+            "its certificate is refused: it was revoked, as ca-crl.pem says",
+        )
+        .await;
         ask(with.address(), &key, Some(&ours.join("mount"))).await.unwrap();
         // Those that come later count.
         pki(at, "ours", &["gone"], YEAR);
@@ -301,7 +307,7 @@ fn a_certificate_that_was_revoked_is_refused_at_both_ends_and_a_bad_list_is_name
         // A server's own.
         certificates::revoke(&ours, &["127.0.0.1".to_owned()]).unwrap();
         until("its own", async || ask(with.address(), &key, Some(&ours.join("mount"))).await.is_err()).await;
-        let here = "the server's certificate is refused: it was revoked, as crl.pem says";
+        let here = "the server's certificate is refused: it was revoked, as ca-crl.pem says";
         refused(
             with.address(),
             &key,
@@ -312,8 +318,8 @@ fn a_certificate_that_was_revoked_is_refused_at_both_ends_and_a_bad_list_is_name
         .await;
     });
     for text in ["", "nothing", "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"] {
-        std::fs::write(gone.join("crl.pem"), text).unwrap();
+        std::fs::write(gone.join("ca-crl.pem"), text).unwrap();
         let bad = Tls::read(&gone, true).unwrap_err();
-        assert!(bad.0.contains("crl.pem is no list of revoked certificates: "), "{bad}");
+        assert!(bad.0.contains("ca-crl.pem is no list of revoked certificates: "), "{bad}");
     }
 }

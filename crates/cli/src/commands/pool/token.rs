@@ -65,16 +65,20 @@ impl Make {
             writes: !self.read_only,
             expires: Some(now().saturating_add(self.valid.0.as_secs())),
         }));
+        match &self.out {
+            None => output::print(token.to_text())?,
+            Some(out) if out.exists() => {
+                return Err(Failure::Invalid(format!("--out {}: there is such a file: name another", out.display())));
+            }
+            Some(out) => files::write_private(out, &format!("{}\n", token.to_text())).map_err(|error| {
+                Failure::Failed(format!("cannot write {}: {error}: name another file", out.display()))
+            })?,
+        }
         output::note(&format!(
             "surgetank: `surgetank pool revoke {0}` takes this token back; its number is {0}",
             number_text(token.number())
         ));
-        let Some(out) = &self.out else { return output::print(token.to_text()) };
-        if out.exists() {
-            return Err(Failure::Invalid(format!("--out {}: there is such a file: name another", out.display())));
-        }
-        files::write_private(out, &format!("{}\n", token.to_text()))
-            .map_err(|error| Failure::Failed(format!("cannot write {}: {error}: name another file", out.display())))
+        Ok(())
     }
 }
 
@@ -100,22 +104,21 @@ pub struct Revoke {
 impl Revoke {
     pub fn run(&self) -> Result<(), Failure> {
         let shown = self.what.display();
-        let (number, expires) =
-            match (std::fs::read_to_string(&self.what), self.what.to_str().and_then(number_from_text)) {
-                (Ok(text), _) => {
-                    let token = Token::from_text(&text).ok_or_else(|| {
-                        Failure::Invalid(format!("{shown} has no token: `surgetank pool token` makes one"))
-                    })?;
-                    (token.number(), token.expires())
-                }
-                (Err(_), Some(number)) => (number, None),
-                (Err(error), None) => {
-                    let sentence = format!("{shown} cannot be read, and is no token's number: {error}");
-                    return Err(Failure::Invalid(sentence));
-                }
-            };
-        ask(&self.pool, &self.shown, async |config| PoolClient::revoke(config, number, expires).await)?;
-        output::print(&format!("token {} was taken back", number_text(number)))
+        let number = match (std::fs::read_to_string(&self.what), self.what.to_str().and_then(number_from_text)) {
+            (Ok(text), _) => {
+                let token = Token::from_text(&text).ok_or_else(|| {
+                    Failure::Invalid(format!("{shown} has no token: `surgetank pool token` makes one"))
+                })?;
+                token.number()
+            }
+            (Err(_), Some(number)) => number,
+            (Err(error), None) => {
+                let sentence = format!("{shown} cannot be read, and is no token's number: {error}");
+                return Err(Failure::Invalid(sentence));
+            }
+        };
+        ask(&self.pool, &self.shown, async |config| PoolClient::revoke(config, number).await)?;
+        output::print(&format!("a token with the number {} is let in no more", number_text(number)))
     }
 }
 
@@ -128,7 +131,7 @@ impl Revoke {
 
 DIR/NAME is what a machine needs: give it to that machine, and name it with --certificates. DIR/ca-key.pem issues certificates \
 and stays here. Another run with the same DIR makes more of the same authority, or replaces what has expired; running processes \
-take new files up. --revoke makes crl.pem, the list of what counts no more, in DIR and in each DIR/NAME: copy it to every \
+take new files up. --revoke makes ca-crl.pem, the list of what counts no more, in DIR and in each DIR/NAME: copy it to every \
 machine beside its other files.")]
 pub struct Certificates {
     /// Where they are made

@@ -2,7 +2,7 @@
 
 use std::fs::Metadata;
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use surgetank_pool_core::meta::value::{self, Change, Placed};
@@ -132,7 +132,9 @@ pub(super) fn remove(at: &Path) -> Result<()> {
 /// A copy with the same attributes, flushed.
 fn copy(from: &Path, to: &Path, is_at: &Metadata) -> Result<()> {
     remove(to)?;
-    std::fs::copy(from, to)?;
+    // Its mode comes with its owner: until then it is the publisher's.
+    let mut copy = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    std::io::copy(&mut std::fs::File::open(from)?, &mut copy)?;
     let owner = (is_at.mode(), is_at.uid(), is_at.gid());
     let accessed = super::nanoseconds(is_at.atime(), is_at.atime_nsec());
     super::give(to, owner, value::Times { accessed, modified: super::modified(is_at), changed: 0 })?;
