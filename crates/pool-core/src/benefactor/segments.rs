@@ -200,7 +200,10 @@ impl Segments {
     #[must_use]
     pub fn free(&self) -> u64 {
         let (empty, open) = self.raw_room();
-        let won: u64 = self.candidates().map(|(_, segment)| self.won(segment)).sum();
+        let won: u64 = match self.victim() {
+            Some(_) => self.candidates().map(|(_, segment)| self.won(segment)).sum(),
+            None => 0,
+        };
         (open + empty * self.room_of() + won).saturating_sub(self.reserve()).min(self.of())
     }
 
@@ -314,9 +317,14 @@ impl Segments {
     /// on are over; other copies are.
     pub fn flushed(&mut self) {
         for (from, to) in std::mem::take(&mut self.copies) {
-            let is_well = self.segments.get(to.segment as usize).is_some_and(|segment| segment.phase != Phase::Failed);
-            self.over(if is_well { from } else { to });
+            self.over(if self.has_failed(to.segment) { to } else { from });
         }
+    }
+
+    /// Whether nothing is added to a segment any more. Copies in it do not count.
+    #[must_use]
+    pub fn has_failed(&self, segment: u32) -> bool {
+        self.segments.get(segment as usize).is_none_or(|segment| segment.phase == Phase::Failed)
     }
 
     /// A record cannot be copied: its segment stays as long as it counts.

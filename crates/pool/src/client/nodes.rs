@@ -343,6 +343,10 @@ impl PoolClient {
         self.inner.opened(what, inode)?;
         let opened = self.open_for_writing(inode, what, rewrites).await;
         if opened.is_err() {
+            // Whoever opened the file next would cut it off for this session.
+            if rewrites {
+                let _ = self.inner.close(what, inode).await;
+            }
             self.inner.open().remove(&inode);
         }
         opened

@@ -180,8 +180,11 @@ impl Writer {
 
     /// Bytes of the file, with what is not committed yet.
     #[must_use]
-    pub const fn size(&self) -> u64 {
-        self.size
+    pub fn size(&self) -> u64 {
+        match self.pending.is_empty() {
+            true => self.size,
+            false => self.size.max(self.reach()),
+        }
     }
 
     /// Writes at the end.
@@ -189,7 +192,7 @@ impl Writer {
     /// # Errors
     /// [`Error`]; all later calls fail with the same.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.write_at(self.size, bytes).await
+        self.write_at(self.size(), bytes).await
     }
 
     /// Writes anywhere. A gap behind the end is filled with zeros.
@@ -225,6 +228,15 @@ impl Writer {
     /// # Errors
     /// [`Error`]: what was not committed is not in the file.
     pub async fn close(mut self) -> Result<(), Error> {
+        let closed = self.commit_and_close().await;
+        if closed.is_err() {
+            // What the session has said of itself in the store would hold for whoever opens the file until the session ends.
+            let _ = self.abandon().await;
+        }
+        closed
+    }
+
+    async fn commit_and_close(&mut self) -> Result<(), Error> {
         self.is_well()?;
         let journal = self.inner.number().await?;
         match self.commit_and(true, Some(journal)).await? {

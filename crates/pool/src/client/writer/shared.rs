@@ -71,7 +71,7 @@ impl Writer {
     }
 
     /// The byte behind the last one that was written here and is not committed, or up to which the file was extended.
-    fn reach(&self) -> u64 {
+    pub(super) fn reach(&self) -> u64 {
         let end = |begins: u64, written: &Written| match written.is_empty() {
             true => 0,
             false => begins + u64::from(written.end()),

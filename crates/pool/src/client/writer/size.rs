@@ -67,6 +67,8 @@ impl Writer {
         }
         let is_committed = size < self.cut.map_or(self.committed, |cut| cut.min(self.committed));
         self.cut_off(size).await?;
+        // However short what others commit.
+        self.grown = size;
         if is_committed { self.commit_once(false, None).await.map(|_| ()) } else { Ok(()) }
     }
 

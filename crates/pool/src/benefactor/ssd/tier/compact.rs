@@ -75,7 +75,7 @@ impl Benefactor {
         well &= failed.is_empty();
         let mut some = kept;
         let mut index = lock(&tier.index);
-        for (to, name) in copies.into_iter().filter(|(to, _)| !failed.contains_key(&to.segment)) {
+        for (to, name) in copies.into_iter().filter(|(to, _)| !log.segments().has_failed(to.segment)) {
             some = true;
             match name {
                 Name::Chunk(instance) => drop(index.chunks.insert(instance, to)),
@@ -100,8 +100,13 @@ impl Benefactor {
                 // One that nobody needs is over with the next batch.
                 let Some((inode, entry)) = self.holdings().record(instance) else { return Copied::NotNow };
                 let Some(bytes) = tier.whole(from, &entry) else {
-                    tracing::error!("SSD {}: {instance:?} is damaged, and stays where it is", tier.disk.name());
-                    self.damaged(&mut self.holdings(), instance);
+                    let mut holdings = self.holdings();
+                    // It may have been replaced a moment ago: then what has come is whole.
+                    if holdings.is_on_ssd(instance) {
+                        tracing::error!("SSD {}: {instance:?} is damaged, and stays where it is", tier.disk.name());
+                        self.damaged(&mut holdings, instance);
+                    }
+                    drop(holdings);
                     log.keep(from);
                     return Copied::Never;
                 };
