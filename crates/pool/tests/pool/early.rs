@@ -197,8 +197,12 @@ fn what_somebody_else_has_changed_under_a_writer_stays() {
         writer.close().await.unwrap();
         until("it is told", async || client.stat("file").await.unwrap().state == Some(FileState::Conflict)).await;
         same("theirs", &std::fs::read(pool.target().join("file")).unwrap(), &theirs);
-        // What is theirs is never read as the pool's.
-        assert!(read(&client, "file").await.is_err());
+        // What is theirs is never read as the pool's. If it was drained early a moment before, the pool's draft has everything.
+        if let Ok(found) = read(&client, "file").await {
+            let mut ours = content.clone();
+            ours[3..14].copy_from_slice(b"of the pool");
+            same("the pool's", &found, &ours);
+        }
         write(&client, "next", b"goes on").await.unwrap();
         drained(&pool, &client, "next", b"goes on").await;
     });
