@@ -90,6 +90,7 @@ lab:
 	@scripts/setup lab
 	$(CARGO) lab run $(ARGS)
 	$(if $(ARGS),,SURGETANK_CUTS=57 $(CARGO) test --package surgetank-daemon --test in_child power_cuts::a_power_cut -- --nocapture)
+	$(if $(ARGS),,$(CARGO) test --package surgetank-cli --test pool -- --ignored --test-threads=1 --nocapture)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory systemd)
 
 bench-peers:
