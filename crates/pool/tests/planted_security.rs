@@ -43,13 +43,13 @@ async fn lets_in_whom_it_may() -> Result<(), String> {
     refused("an expired one", ask(&Access::with(with(key, Some(now() - 5))), Request::Status).await)?;
     let token = with(key, Some(now() + 3600));
     let access = Access::with(token.clone());
-    refused("what a mount may not ask", ask(&access, Request::Revoke(1, None)).await)?;
+    refused("what a mount may not ask", ask(&access, Request::Revoke(1)).await)?;
     let Ok(Reply::Begun(begun)) = ask(&access, begin()).await else {
         return Err("a token begins no session".to_owned());
     };
     let session = Access::with(begun.token);
     ask(&session, Request::Renew(begun.lease)).await.map_err(|status| format!("a session: {status}"))?;
-    ask(&own, Request::Revoke(token.number(), token.expires())).await.map_err(|status| format!("{status}"))?;
+    ask(&own, Request::Revoke(token.number())).await.map_err(|status| format!("{status}"))?;
     refused("a token that was taken back", ask(&access, begin()).await)?;
     refused("its session", ask(&session, Request::Renew(begun.lease)).await)?;
     let other = Access::with(with(key, Some(now() + 7200)));
