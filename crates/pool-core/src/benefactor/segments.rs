@@ -200,7 +200,7 @@ impl Segments {
     #[must_use]
     pub fn free(&self) -> u64 {
         let (empty, open) = self.raw_room();
-        let won: u64 = match self.victim() {
+        let won: u64 = match self.cheapest() {
             Some(_) => self.candidates().map(|(_, segment)| self.won(segment)).sum(),
             None => 0,
         };
@@ -368,15 +368,17 @@ impl Segments {
         closed.map(|segment| segment.live_bytes).min().unwrap_or(0)
     }
 
-    /// The segment that is compacted at least cost, if one is worth it and what counts in it has room elsewhere: bytes that are
-    /// won, and the live records.
-    #[must_use]
-    pub fn victim(&self) -> Option<(u64, Vec<At>)> {
+    /// The segment that is compacted at least cost, if one is worth it and what counts in it has room elsewhere.
+    fn cheapest(&self) -> Option<(usize, &Segment)> {
         let (at, segment) = self.candidates().min_by_key(|(_, segment)| segment.live_bytes)?;
         let open = self.open.map_or(0, |open| self.tail(&self.segments[open]));
-        if self.raw_room().0 == 0 && open < segment.live_bytes {
-            return None;
-        }
+        (self.raw_room().0 > 0 || open >= segment.live_bytes).then_some((at, segment))
+    }
+
+    /// What is compacted next: bytes that are won, and the live records.
+    #[must_use]
+    pub fn victim(&self) -> Option<(u64, Vec<At>)> {
+        let (at, segment) = self.cheapest()?;
         let (filling, number) = (segment.filling, number(at));
         let record = |(offset, length): (&u64, &u64)| At { filling, segment: number, offset: *offset, length: *length };
         Some((self.won(segment), segment.live.iter().map(record).collect()))
@@ -466,5 +468,19 @@ mod tests {
         assert_eq!(segments.empty(), 2);
         segments.flushed();
         assert_eq!((segments.empty(), segments.report().garbage, segments.report().copied), (3, 0, BLOCK));
+    }
+
+    #[test]
+    fn a_copy_in_a_segment_that_fails_is_over_and_what_it_was_made_of_counts() {
+        let mut segments = segments(4);
+        let chunks: Vec<At> =
+            (0..4).filter_map(|_| segments.append(BLOCK, Kind::Chunk)).map(|append| append.at).collect();
+        segments.over(chunks[0]);
+        let copy = segments.append(BLOCK, Kind::Copy).expect("there is room").at;
+        segments.copied(chunks[1], copy);
+        segments.failed(copy.segment);
+        segments.flushed();
+        assert!(segments.has_failed(copy.segment) && !segments.has_failed(chunks[1].segment));
+        assert_eq!(segments.victim(), Some((BLOCK, chunks[1..3].to_vec())), "it is copied again");
     }
 }

@@ -66,21 +66,6 @@ fn durable(pool: &Pool, copies: u8) -> Config {
     pool.config_of(Durability::Copies { copies, media: Media::Ssd })
 }
 
-/// Nothing is drained.
-fn in_the_way(pool: &Pool) -> std::path::PathBuf {
-    let aside = pool.target().join(".surgetank");
-    std::fs::write(&aside, "in the way").unwrap();
-    aside
-}
-
-async fn alive(pool: &Pool, id: usize) -> Alive {
-    let peer = Peer::new(&pool.benefactors[id].address, &pool.credentials.access()).unwrap();
-    match peer.ask::<Benefactor>(Request::Probe, LONG).await.unwrap() {
-        Reply::Alive(alive) => *alive,
-        other => panic!("{other:?}"),
-    }
-}
-
 async fn is_whole(pool: &Pool, id: usize) -> bool {
     let peer = Peer::new(&pool.benefactors[id].address, &pool.credentials.access()).unwrap();
     match peer.ask::<Benefactor>(Request::Inventory, LONG).await.unwrap() {
@@ -112,7 +97,7 @@ async fn write_among_garbage(client: &PoolClient, rounds: u64, stays: usize) -> 
 fn a_small_ssd_takes_any_number_of_overwrites_beside_what_stays_and_readers_see_nothing_of_it() {
     run(async {
         let mut pool = Pool::with_ssds(1, 0, vec![small(1), small(2)]);
-        let stuck = in_the_way(&pool);
+        let stuck = pool.hold_drains();
         let client = Arc::new(pool.client_of(durable(&pool, 2)).await);
         let ended = Arc::new(AtomicBool::new(false));
         let (reader, is_over) = (Arc::clone(&client), Arc::clone(&ended));
@@ -130,7 +115,7 @@ fn a_small_ssd_takes_any_number_of_overwrites_beside_what_stays_and_readers_see_
         ended.store(true, Ordering::SeqCst);
         assert!(reading.await.unwrap() > 0);
         for id in 0..2 {
-            let Alive { log, damaged, ssd: (_, of), .. } = alive(&pool, id).await;
+            let Alive { log, damaged, ssd: (_, of), .. } = pool.alive(id).await;
             assert!(log.copied > 0 && log.written > 4 * of, "benefactor {id}: {log:?} of {of}");
             assert_eq!(damaged, 0, "what is copied meanwhile is not taken for damaged");
         }
@@ -146,7 +131,7 @@ fn a_small_ssd_takes_any_number_of_overwrites_beside_what_stays_and_readers_see_
 fn a_damaged_chunk_is_not_copied_as_a_good_one_and_is_repaired_from_its_copy() {
     run(async {
         let pool = Pool::scrubbed(1, 0, vec![small(3), small(4)], None);
-        let stuck = in_the_way(&pool);
+        let stuck = pool.hold_drains();
         let client = pool.client_of(durable(&pool, 2)).await;
         let content = bytes(77, MIB);
         let mut writer = client.create("damaged").await.unwrap();
@@ -157,10 +142,10 @@ fn a_damaged_chunk_is_not_copied_as_a_good_one_and_is_repaired_from_its_copy() {
         disk.damage(segment, offset + 5000);
         // Nobody reads it but compaction.
         let (kept, over) = write_among_garbage(&client, 12, 3).await;
-        until("it is found", async || alive(&pool, 0).await.damaged == 1).await;
+        until("it is found", async || pool.alive(0).await.damaged == 1).await;
         until("it is repaired", async || is_whole(&pool, 0).await).await;
         let other = &pool.benefactors[1];
-        assert_eq!((alive(&pool, 0).await.damaged, alive(&pool, 1).await.damaged), (1, 0), "{}", other.address);
+        assert_eq!((pool.alive(0).await.damaged, pool.alive(1).await.damaged), (1, 0), "{}", other.address);
         same("damaged", &read(&client, "damaged").await.unwrap(), &content);
         std::fs::remove_file(stuck).unwrap();
         writer.close().await.unwrap();
@@ -174,7 +159,7 @@ fn a_damaged_chunk_is_not_copied_as_a_good_one_and_is_repaired_from_its_copy() {
 fn what_one_copy_has_of_a_damaged_segment_is_served_and_the_ssd_goes_on() {
     run(async {
         let pool = Pool::scrubbed(1, 0, vec![Some(Disk::Cut(CutDisk::new(6, 8 * MIB, 5)))], None);
-        let stuck = in_the_way(&pool);
+        let stuck = pool.hold_drains();
         let client = pool.client_of(durable(&pool, 1)).await;
         let content = bytes(78, 2 * MIB);
         let mut writer = client.create("damaged").await.unwrap();
@@ -184,7 +169,7 @@ fn what_one_copy_has_of_a_damaged_segment_is_served_and_the_ssd_goes_on() {
         let (segment, offset) = disk.find(&content[..64]).expect("it is there");
         disk.damage(segment, offset + 5000);
         let (kept, over) = write_among_garbage(&client, 20, 3).await;
-        assert_eq!(alive(&pool, 0).await.damaged, 1);
+        assert_eq!(pool.alive(0).await.damaged, 1);
         let found = client.open("damaged").await.unwrap().read_at(MIB as u64, MIB).await.unwrap();
         same("what is whole", &found, &content[MIB..]);
         assert!(read(&client, "damaged").await.is_err(), "what is damaged is read with an error");
@@ -201,7 +186,7 @@ fn kills_amid_compaction_lose_nothing_that_a_sync_acknowledged() {
             let mut pool = Pool::with_ssds(1, 0, vec![small(seed), small(seed + 10)]);
             pool.session = LONG;
             pool.restart_manager(0);
-            let stuck = in_the_way(&pool);
+            let stuck = pool.hold_drains();
             let client = Arc::new(pool.client_of(durable(&pool, 2)).await);
             let writer = Arc::clone(&client);
             let writing = tokio::spawn(async move { write_among_garbage(&writer, 24, 5).await });

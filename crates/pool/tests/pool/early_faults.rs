@@ -1,7 +1,7 @@
 //! Faults while open files are drained early: what somebody else does at the target, a target without room, and publishers that take over.
 
 use crate::support::disk::CutDisk;
-use crate::support::{Disk, LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
+use crate::support::{Disk, LONG, MIB, Pool, Small, aside, bytes, drained, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::{Durability, FileState};
@@ -181,24 +181,6 @@ async fn has_free(client: &PoolClient, chunks: u64) {
         status.benefactors.iter().map(|(_, credits)| credits).sum::<u64>() == chunks
     })
     .await;
-}
-
-/// A file system at a place, as large as that.
-struct Small(std::path::PathBuf);
-
-impl Small {
-    /// `None`: this machine cannot mount one.
-    fn mount(at: &std::path::Path, options: &str) -> Option<Self> {
-        let mut mount = std::process::Command::new("mount");
-        let mounted = mount.args(["-t", "tmpfs", "-o", options, "small"]).arg(at).status();
-        mounted.is_ok_and(|status| status.success()).then(|| Self(at.to_owned()))
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }
 
 #[test]

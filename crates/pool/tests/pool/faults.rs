@@ -70,18 +70,11 @@ fn with_one_copy_a_lost_file_is_named_and_never_short() {
     });
 }
 
-/// The target takes nothing until this is taken away.
-fn stick(pool: &Pool) -> std::path::PathBuf {
-    let aside = pool.target().join(".surgetank");
-    std::fs::write(&aside, "in the way").unwrap();
-    aside
-}
-
 #[test]
 fn benefactors_die_one_after_the_other_and_their_copies_are_made_again() {
     run(async {
         let mut pool = Pool::new(2, 5, 96);
-        let stuck = stick(&pool);
+        let stuck = pool.hold_drains();
         let client = pool.client(2).await;
         let sizes = [9 * MIB + 7, 3, 14 * MIB];
         let mut contents: Vec<Vec<u8>> = (20..).zip(sizes).map(|(seed, size)| bytes(seed, size)).collect();
@@ -130,7 +123,7 @@ fn benefactors_die_one_after_the_other_and_their_copies_are_made_again() {
 fn two_of_three_die_at_once_and_nothing_is_short() {
     run(async {
         let mut pool = Pool::new(1, 3, 96);
-        let stuck = stick(&pool);
+        let stuck = pool.hold_drains();
         let client = pool.client(2).await;
         let contents: Vec<Vec<u8>> = (40..48).map(|seed| bytes(seed, MIB + 5)).collect();
         for (number, content) in contents.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use crate::support::held::Way;
-use crate::support::{LONG, MIB, Pool, bytes, drained, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, Small, bytes, drained, read, run, same, until, write};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use surgetank_pool::client::PoolClient;
 use surgetank_pool_core::meta::{FileState, Name};
@@ -173,24 +173,6 @@ fn a_version_of_which_a_group_is_lost_is_not_published_with_a_hole() {
         assert!(matches!(state, Some(FileState::Conflict | FileState::Failed)), "{state:?}");
         assert!(!pool.target().join("file").exists(), "the first group is nowhere");
     });
-}
-
-/// A small file system.
-struct Small(std::path::PathBuf);
-
-impl Small {
-    /// `None`: this machine cannot mount one.
-    fn mount(at: &std::path::Path, options: &str) -> Option<Self> {
-        let mut mount = std::process::Command::new("mount");
-        let mounted = mount.args(["-t", "tmpfs", "-o", options, "small"]).arg(at).status();
-        mounted.is_ok_and(|status| status.success()).then(|| Self(at.to_owned()))
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }
 
 #[test]

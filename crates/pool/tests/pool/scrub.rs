@@ -9,7 +9,7 @@ use crate::support::disk::CutDisk;
 use crate::support::{Disk, LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_model::Bandwidth;
 use surgetank_pool::benefactor::Benefactor;
-use surgetank_pool::chunks::{Alive, Reply, Request};
+use surgetank_pool::chunks::{Reply, Request};
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool::rpc::Peer;
 use surgetank_pool_core::benefactor::scrub::Config;
@@ -42,8 +42,7 @@ impl World {
 
     fn with(disks: Vec<Option<Disk>>, ssds: TempDir, scrub: Option<Config>) -> Self {
         let pool = Pool::scrubbed(1, 0, disks, scrub);
-        let stuck = pool.target().join(".surgetank");
-        std::fs::write(&stuck, "in the way").unwrap();
+        let stuck = pool.hold_drains();
         Self { pool, ssds, stuck }
     }
 
@@ -58,13 +57,6 @@ impl World {
         peer.ask::<Benefactor>(request, LONG).await.unwrap()
     }
 
-    async fn alive(&self, id: usize) -> Alive {
-        match self.ask(id, Request::Probe).await {
-            Reply::Alive(alive) => *alive,
-            other => panic!("{other:?}"),
-        }
-    }
-
     /// Chunks that are damaged and not repaired.
     async fn damaged(&self, id: usize) -> Vec<u32> {
         match self.ask(id, Request::Inventory).await {
@@ -77,7 +69,7 @@ impl World {
         until("everything is on SSD", async || {
             let mut all = true;
             for id in 0..self.pool.benefactors.len() {
-                let alive = self.alive(id).await;
+                let alive = self.pool.alive(id).await;
                 all &= alive.credits == alive.of;
             }
             all
@@ -88,8 +80,8 @@ impl World {
     /// So many more passes of each have ended.
     async fn passes(&self, more: u64) {
         for id in 0..self.pool.benefactors.len() {
-            let before = self.alive(id).await.scrubbed.passes;
-            until("passes end", async || self.alive(id).await.scrubbed.passes >= before + more).await;
+            let before = self.pool.alive(id).await.scrubbed.passes;
+            until("passes end", async || self.pool.alive(id).await.scrubbed.passes >= before + more).await;
         }
     }
 
@@ -112,14 +104,14 @@ fn damage_that_nobody_reads_is_repaired_before_the_other_copy_dies() {
         write(&client, "file", &content).await.unwrap();
         world.all_moved().await;
         world.passes(1).await;
-        let scrubbed = world.alive(0).await.scrubbed;
+        let scrubbed = world.pool.alive(0).await.scrubbed;
         assert!(scrubbed.chunks >= 6 && scrubbed.damaged == 0, "{scrubbed:?}");
         // Some of each, so that each is repaired from the other.
         world.damage(&content, 1, &[0]);
         world.damage(&content, 4, &[0]);
         world.damage(&content, 2, &[1]);
         until("scrubbing finds it", async || {
-            let found = [world.alive(0).await.scrubbed.damaged, world.alive(1).await.scrubbed.damaged];
+            let found = [world.pool.alive(0).await.scrubbed.damaged, world.pool.alive(1).await.scrubbed.damaged];
             found == [2, 1]
         })
         .await;
@@ -163,7 +155,7 @@ fn what_no_copy_has_whole_is_named_and_never_short_and_the_rest_is_repaired() {
             until("it is found", async || {
                 let mut found = true;
                 for id in &all {
-                    found &= world.alive(*id).await.damaged == expected[*id];
+                    found &= world.pool.alive(*id).await.damaged == expected[*id];
                 }
                 found
             })
@@ -202,7 +194,7 @@ fn the_third_copy_repairs_what_the_first_two_have_damaged() {
         until("it is found", async || {
             let mut found = Vec::new();
             for id in 0..3 {
-                found.push(world.alive(id).await.damaged);
+                found.push(world.pool.alive(id).await.damaged);
             }
             found == [2, 2, 2]
         })
@@ -228,7 +220,7 @@ fn the_medium_is_read_and_not_what_the_system_has_in_memory() {
         let Some(Disk::Cut(disk)) = &world.pool.disks[1] else { panic!("it is one of these") };
         let (segment, offset) = disk.find(&content[MIB..MIB + 64]).expect("it is there");
         disk.damage_beneath(segment, offset + 77_777);
-        until("it is found", async || world.alive(1).await.scrubbed.damaged == 1).await;
+        until("it is found", async || world.pool.alive(1).await.scrubbed.damaged == 1).await;
         until("it is repaired", async || world.damaged(1).await.is_empty()).await;
         world.pool.benefactors[0].kill();
         same("file", &read(&client, "file").await.unwrap(), &content);

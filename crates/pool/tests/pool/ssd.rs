@@ -9,7 +9,7 @@ use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::benefactor::Benefactor;
 use surgetank_pool::benefactor::ssd::{Directory, Disk as _, Found, Log, NotAppended, Owner};
-use surgetank_pool::chunks::{Alive, Reply, Request, TableOf};
+use surgetank_pool::chunks::{Reply, Request, TableOf};
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool::rpc::Peer;
 use surgetank_pool_core::benefactor::Compaction;
@@ -306,26 +306,12 @@ fn disk(pool: &Pool, id: usize) -> Arc<CutDisk> {
     }
 }
 
-fn in_the_way(pool: &Pool) -> std::path::PathBuf {
-    let aside = pool.target().join(".surgetank");
-    std::fs::write(&aside, "in the way").unwrap();
-    aside
-}
-
-async fn alive(pool: &Pool, id: usize) -> Alive {
-    let peer = Peer::new(&pool.benefactors[id].address, &pool.credentials.access()).unwrap();
-    match peer.ask::<Benefactor>(Request::Probe, LONG).await.unwrap() {
-        Reply::Alive(alive) => *alive,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Everything has left memory.
 async fn all_moved(pool: &Pool) {
     until("everything is on SSD", async || {
         let mut all = true;
         for id in 0..pool.benefactors.len() {
-            let alive = alive(pool, id).await;
+            let alive = pool.alive(id).await;
             all &= alive.credits == alive.of;
         }
         all
@@ -337,7 +323,7 @@ async fn all_moved(pool: &Pool) {
 fn benefactors_return_with_what_their_ssds_have_and_drain_it() {
     run(async {
         let mut pool = Pool::with_ssds(1, 24, disks(3, 64));
-        let stuck = in_the_way(&pool);
+        let stuck = pool.hold_drains();
         let client = pool.client(1).await;
         // More than memory has room for.
         let contents: Vec<Vec<u8>> = (0..3).map(|seed| bytes(seed, 34 * MIB + 1000 * seed as usize)).collect();
@@ -368,7 +354,7 @@ fn benefactors_return_with_what_their_ssds_have_and_drain_it() {
         until("the SSDs are empty again", async || {
             let mut all = true;
             for id in 0..3 {
-                let (free, of) = alive(&pool, id).await.ssd;
+                let (free, of) = pool.alive(id).await.ssd;
                 all &= free == of;
             }
             all
@@ -450,7 +436,7 @@ async fn all_moved_but(pool: &Pool, but: usize) {
     until("everything is on SSD", async || {
         let mut all = true;
         for id in (0..pool.benefactors.len()).filter(|id| *id != but) {
-            let alive = alive(pool, id).await;
+            let alive = pool.alive(id).await;
             all &= alive.credits == alive.of;
         }
         all
@@ -470,7 +456,7 @@ async fn cut_all(seed: u64) {
     let mut random = Random::from_seed(seed);
     // One lends memory as well.
     let mut pool = Pool::with_ssds(1, if seed.is_multiple_of(2) { 0 } else { 24 }, disks(3, 96));
-    let stuck = in_the_way(&pool);
+    let stuck = pool.hold_drains();
     let durable = pool.config_of(Durability::Copies { copies: 2, media: Media::Ssd });
     let client = Arc::new(pool.client_of(durable.clone()).await);
     let mut writers = Vec::new();
@@ -529,7 +515,7 @@ async fn cut_all(seed: u64) {
 fn a_damaged_chunk_is_never_served_and_is_made_whole_from_its_copy() {
     run(async {
         let pool = Pool::with_ssds(1, 0, disks(2, 64));
-        let _stuck = in_the_way(&pool);
+        let _stuck = pool.hold_drains();
         let client = pool.client(2).await;
         let content = bytes(5, 6 * MIB);
         write(&client, "file", &content).await.unwrap();
@@ -541,7 +527,7 @@ fn a_damaged_chunk_is_never_served_and_is_made_whole_from_its_copy() {
             disk.damage(segment, offset + 5000);
             damaged += 1;
         }
-        let counted = async || alive(&pool, 0).await.damaged + alive(&pool, 1).await.damaged;
+        let counted = async || pool.alive(0).await.damaged + pool.alive(1).await.damaged;
         until("every copy was read", async || {
             same("file", &read(&client, "file").await.unwrap(), &content);
             // Which copy is read first goes by the chunk; the repair of one reads the other.
@@ -565,7 +551,7 @@ fn a_damaged_chunk_is_never_served_and_is_made_whole_from_its_copy() {
 fn a_full_ssd_is_back_pressure_and_a_broken_one_acknowledges_nothing() {
     run(async {
         let pool = Pool::with_ssds(1, 9, disks(2, 32));
-        let stuck = in_the_way(&pool);
+        let stuck = pool.hold_drains();
         let mut config = pool.config(2);
         config.timeout = Duration::from_secs(3);
         let hasty = pool.client_of(config).await;

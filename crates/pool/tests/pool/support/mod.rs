@@ -14,12 +14,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use surgetank_model::random::Random;
-use surgetank_pool::benefactor;
 use surgetank_pool::benefactor::ssd::{BadDirectory, Directory, Ssd};
+use surgetank_pool::benefactor::{self, Benefactor};
+use surgetank_pool::chunks::{self, Alive};
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::manager;
 use surgetank_pool::meta::{Embedded, MetaStore};
-use surgetank_pool::rpc::Listener;
+use surgetank_pool::rpc::{Listener, Peer};
 use surgetank_pool::security::Credentials;
 use surgetank_pool::security::token::Key;
 use surgetank_pool_core::benefactor::scrub;
@@ -378,6 +379,22 @@ impl Pool {
         self.directory.path().join("target")
     }
 
+    /// Nothing is drained until the file that is returned is removed: it lies where the target keeps what has no name yet.
+    pub fn hold_drains(&self) -> PathBuf {
+        let aside = self.target().join(".surgetank");
+        std::fs::write(&aside, "in the way").unwrap();
+        aside
+    }
+
+    /// What a benefactor says of itself.
+    pub async fn alive(&self, id: usize) -> Alive {
+        let peer = Peer::new(&self.benefactors[id].address, &self.credentials.access()).unwrap();
+        match peer.ask::<Benefactor>(chunks::Request::Probe, LONG).await.unwrap() {
+            chunks::Reply::Alive(alive) => *alive,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub fn config(&self, copies: u8) -> client::Config {
         self.config_of(Durability::Copies { copies, media: Media::Any })
     }
@@ -437,6 +454,24 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
 pub fn same(what: &str, found: &[u8], expected: &[u8]) {
     let differ = found.iter().zip(expected).position(|(one, other)| one != other);
     assert_eq!((differ, found.len()), (None, expected.len()), "{what}: the first difference, and the length");
+}
+
+/// A file system at a place, as large as that.
+pub struct Small(PathBuf);
+
+impl Small {
+    /// `None`: this machine cannot mount one.
+    pub fn mount(at: &Path, options: &str) -> Option<Self> {
+        let mut mount = std::process::Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", options, "small"]).arg(at).status();
+        mounted.is_ok_and(|status| status.success()).then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
 }
 
 /// Writes a file and closes it.
