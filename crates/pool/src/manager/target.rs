@@ -94,7 +94,7 @@ impl Target {
         self.beside(&format_args!("{inode}.{version}.{attempt}"))
     }
 
-    /// Makes such a file, for whom its mode lets in; who owns it, and what its mode says beyond that, comes last: it is the publisher's until then.
+    /// Makes such a file, with the permissions of this mode alone: it is this process's until it is finished, and nobody is to run it as such.
     #[allow(clippy::unused_self, reason = "it is work on a target")]
     pub(super) fn begin(&self, part: &Path, mode: u32) -> Result<()> {
         OpenOptions::new().write(true).create_new(true).mode(mode & 0o777).open(part)?;
@@ -488,6 +488,22 @@ mod tests {
         let owner = (0o644, rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let placed = target.finish(OF, &part, 7, (owner, Times::new(1_000_000_000)), answered).unwrap();
         (target, placed, writer)
+    }
+
+    #[test]
+    fn nobody_runs_a_file_at_the_target_as_its_maker() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = Target::new(directory.path().to_owned(), MountId(1), Revision(5));
+        target.take_over().unwrap();
+        let mode = |at: &Path| std::fs::metadata(at).unwrap().mode() & 0o7000;
+        for answered in [true, false] {
+            let part = target.part(OF.0, OF.1, 1);
+            target.begin(&part, 0o6755).unwrap();
+            assert_eq!(mode(&part), 0);
+            let owner = (0o6755, rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            target.finish(OF, &part, 0, (owner, Times::new(1_000_000_000)), answered).unwrap();
+            assert_eq!(mode(&target.aside(OF.0, OF.1)), 0);
+        }
     }
 
     #[test]

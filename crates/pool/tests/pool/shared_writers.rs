@@ -378,6 +378,25 @@ fn a_cut_comes_before_what_others_commit_afterwards() {
 }
 
 #[test]
+fn a_file_is_as_long_as_it_was_cut_off_though_others_have_committed_less() {
+    run(async {
+        let pool = lasting(1, 2, 48);
+        let (one, other) = (pool.client(1).await, pool.client(1).await);
+        let mut a = one.create("file").await.unwrap();
+        a.sync().await.unwrap();
+        let mut b = other.append("file").await.unwrap();
+        a.write_at(5 * MIB as u64, b"cut off").await.unwrap();
+        a.set_size(3 * MIB as u64 + 5).await.unwrap();
+        b.write_at(0, b"theirs").await.unwrap();
+        b.close().await.unwrap();
+        a.close().await.unwrap();
+        let mut content = b"theirs".to_vec();
+        content.resize(3 * MIB + 5, 0);
+        drained(&pool, &one, "file", &content).await;
+    });
+}
+
+#[test]
 fn who_rewrites_a_file_that_others_write_cuts_it_off_at_once() {
     run(async {
         let pool = lasting(1, 2, 48);
