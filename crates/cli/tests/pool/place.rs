@@ -51,7 +51,7 @@ pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
 }
 
 /// Waits until something is so.
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + LONG;
     while !is_so() {
         assert!(Instant::now() < end, "{what}: not within {LONG:?}");
