@@ -1,4 +1,5 @@
 //! The tests of who is let in are tested: every planted bug is found. All runs in one thread, for which the bug is awake.
+#![cfg(feature = "planted-bugs")]
 
 use std::sync::Arc;
 use std::time::Duration;
