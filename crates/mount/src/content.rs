@@ -337,7 +337,7 @@ impl Tree {
         self.commit(&file, &mut gate).await
     }
 
-    async fn commit(&self, file: &File, gate: &mut Gate) -> Result<(), Errno> {
+    pub(crate) async fn commit(&self, file: &File, gate: &mut Gate) -> Result<(), Errno> {
         let Some(writer) = &mut gate.writer else { return Ok(()) };
         if writer.is_committed() {
             file.has(writer.size(), 0);
@@ -397,18 +397,18 @@ impl Tree {
         if handle.is_of_others(owner) {
             return Ok(());
         }
-        self.commit(file, &mut gate).await?;
         if handle.closed_by(owner) {
             gate.active -= 1;
         }
-        if gate.active > 0 || gate.writer.is_none() {
-            return Ok(());
+        if gate.active == 0 && !gate.is_empty && !gate.is_kept {
+            // Committed and closed in one transaction.
+            return self.close_if_idle(file, &mut gate).await;
         }
-        if gate.is_empty {
+        self.commit(file, &mut gate).await?;
+        if gate.active == 0 && gate.writer.is_some() && gate.is_empty {
             self.closed().insert(file.inode);
-            return Ok(());
         }
-        self.close_if_idle(file, &mut gate).await
+        Ok(())
     }
 
     /// Has the target see a file that nobody writes any more, unless it has no name.

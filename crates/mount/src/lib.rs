@@ -19,6 +19,7 @@ pub mod point;
 mod sessions;
 mod signals;
 mod tree;
+mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,8 +41,10 @@ use self::tree::Tree;
 
 /// How long a pool may take to answer for the first time.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
-/// Bytes that each file may have uncommitted in this process.
-const UNCOMMITTED_MAX: u64 = 64 << 20;
+/// Bytes of each file that are kept in this process while they are not committed.
+const KEPT_MAX: u64 = 64 << 20;
+/// How long what programs have written waits for a commit that none of them asks for, as long as dirty pages wait in a kernel.
+pub const COMMIT_WITHIN: Duration = Duration::from_secs(30);
 /// What a file of a new mount is safe from, unless it is said.
 const DURABILITY: Durability = Durability::Copies { copies: 2, media: Media::Any };
 
@@ -60,6 +63,8 @@ pub struct Config {
     pub durability: Option<Durability>,
     /// How long a call waits for the pool before it fails.
     pub timeout: Duration,
+    /// How long what was written may wait for a commit that nobody asks for.
+    pub commit_within: Duration,
 }
 
 /// Why there is no mount.
@@ -113,7 +118,9 @@ impl Mount {
         let session = Session::new(filesystem, &point, &options(config))
             .map_err(|error| Error::Kernel(point.display().to_string(), error))?;
         let _ = tree.notifier.set(session.notifier());
-        runtime.spawn(async move { tree.watch_locks().await });
+        let (watching, commit_within) = (Arc::clone(&tree), config.commit_within);
+        runtime.spawn(async move { watching.watch_locks().await });
+        runtime.spawn(async move { tree.commit_waiting(commit_within).await });
         let session =
             std::thread::Builder::new().name("fuse".into()).spawn(move || session.run()).map_err(Error::Process)?;
         Ok(Self { point, session: Some(session), remarks, runtime: Some(runtime) })
@@ -205,7 +212,7 @@ fn target(target: &Path) -> Result<PathBuf, Error> {
 async fn begin(config: &Config, target: PathBuf) -> Result<(Sessions, Vec<String>), Error> {
     let addresses = config.managers.join(", ");
     let mut wanted = client::Config::new(config.managers.clone(), config.access.clone(), &target.display().to_string());
-    (wanted.timeout, wanted.uncommitted_max) = (config.timeout, UNCOMMITTED_MAX);
+    (wanted.timeout, wanted.kept_max) = (config.timeout, KEPT_MAX);
     let mut first = wanted.clone();
     first.timeout = FIRST_ANSWER.min(config.timeout);
     let status = PoolClient::ask_status(&first).await.map_err(|error| match error {

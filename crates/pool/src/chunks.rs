@@ -42,6 +42,17 @@ pub struct Get {
     pub ticket: Ticket,
 }
 
+/// A chunk that its session has put and not committed, to read.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft {
+    /// The life of the benefactor that is meant.
+    pub incarnation: Incarnation,
+    /// The file.
+    pub inode: Inode,
+    /// What it is.
+    pub entry: Entry,
+}
+
 /// A table to seal.
 #[derive(Clone, Debug)]
 pub struct Seal {
@@ -139,6 +150,8 @@ pub enum Request {
     Copy(Copy),
     /// Take a place over.
     Adopt(Adopt),
+    /// Read a chunk that is not committed.
+    Draft(Draft),
 }
 
 /// What a benefactor has, so that what nobody needs is found.
@@ -217,6 +230,7 @@ pub enum Reply {
 wire_struct! {
     Put { incarnation, inode, entry, bytes }
     Get { incarnation, of, chunk, ticket }
+    Draft { incarnation, inode, entry }
     Seal { incarnation, of, table, durable }
     News { withdrawn, words }
     Fence { 0, 1 }
@@ -252,6 +266,7 @@ wire_enum! {
         7 = Table(get),
         8 = Copy(copy),
         9 = Adopt(adopt),
+        10 = Draft(draft),
     }
     Reply {
         0 = Stored(credits),
@@ -287,6 +302,7 @@ impl Method for Request {
             Self::Probe => "/surgetank.pool.Chunks/Probe",
             Self::Copy(_) => "/surgetank.pool.Chunks/Copy",
             Self::Adopt(_) => "/surgetank.pool.Chunks/Adopt",
+            Self::Draft(_) => "/surgetank.pool.Chunks/Draft",
         }
     }
 }

@@ -108,6 +108,7 @@ impl Mount {
             target: self.target.clone(),
             durability: self.durable,
             timeout: TIMEOUT,
+            commit_within: surgetank_mount::COMMIT_WITHIN,
         };
         let mut mount = surgetank_mount::Mount::start(&config).map_err(failure)?;
         if self.detached {

@@ -20,6 +20,7 @@ use surgetank_pool::chunks::CHUNK;
 use surgetank_pool::client::{self, Config, PoolClient};
 use surgetank_pool::local::{self, Local, Undrained};
 use surgetank_pool::manager::{self, State};
+use surgetank_pool_core::benefactor::buffers::Buffers;
 use surgetank_pool_core::meta::value::Lends;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, Table, output};
@@ -36,6 +37,8 @@ const LISTEN: &str = "127.0.0.1:7440";
 const PORT: u16 = 7440;
 /// Between two looks at what changes.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How long benefactors may take to join.
+const JOIN: Duration = Duration::from_secs(60);
 /// How long a pool may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Files that are named at most.
@@ -231,6 +234,21 @@ impl Up {
         tell("lost before", &found.lost_before);
         tell("not drained when the pool ended last, but on SSD: they drain now", &found.on_ssd);
         pool.remarks().iter().for_each(|remark| output::note(&format!("surgetank: {remark}")));
+        if joined(&mut pool, self.benefactors as usize, &interrupt)? {
+            self.tell_how_to_mount(&pool)?;
+            run_until_told(&interrupt, || pool.has_ended())?;
+        }
+        drain(&pool, &interrupt)?;
+        let left = pool.end().map_err(Failure::failed)?;
+        tell("not drained, but on SSD: the next `pool up` with the same directories drains them", &left.on_ssd);
+        if left.lost.is_empty() {
+            return Ok(());
+        }
+        tell("lost, since they were in memory and not drained", &left.lost);
+        Err(Failure::Failed(format!("{} lost: let the pool drain before it ends", count(left.lost.len(), "file"))))
+    }
+
+    fn tell_how_to_mount(&self, pool: &Local) -> Result<(), Failure> {
         let (address, memory) = (pool.address(), self.memory);
         let key = self.directory.join(surgetank_pool::security::files::KEY_FILE);
         let token = match self.directory == Path::new(shown::DIRECTORY) {
@@ -241,16 +259,23 @@ impl Up {
             "pool://{address}: {} lend {memory}{} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY{token}",
             count(self.benefactors as usize, "benefactor"),
             self.ssd.map(|ssd| format!(" and {ssd} of SSD")).unwrap_or_default()
-        ))?;
-        run_until_told(&interrupt, || pool.has_ended())?;
-        drain(&pool, &interrupt)?;
-        let left = pool.end().map_err(Failure::failed)?;
-        tell("not drained, but on SSD: the next `pool up` with the same directories drains them", &left.on_ssd);
-        if left.lost.is_empty() {
-            return Ok(());
+        ))
+    }
+}
+
+/// Waits until all benefactors have joined; `false`: a signal came first.
+fn joined(pool: &mut Local, benefactors: usize, interrupt: &Interrupt) -> Result<bool, Failure> {
+    let until = Instant::now() + JOIN;
+    loop {
+        match pool.wait_joined(benefactors, LOOK_AGAIN) {
+            Ok(()) => return Ok(true),
+            Err(_) if interrupt.count() > 0 => return Ok(false),
+            Err(error) if Instant::now() >= until => return Err(Failure::failed(error)),
+            Err(_) => {}
         }
-        tell("lost, since they were in memory and not drained", &left.lost);
-        Err(Failure::Failed(format!("{} lost: let the pool drain before it ends", count(left.lost.len(), "file"))))
+        if let Some(why) = pool.has_ended() {
+            return Err(Failure::Failed(why));
+        }
     }
 }
 
@@ -347,8 +372,10 @@ impl PoolStatus {
         let logs: BTreeMap<_, _> = status.logs.iter().copied().collect();
         let benefactor = |(lends, state, ssd_used): &(Lends, State, u64)| {
             let (memory, ssd) = (lends.memory.get() as f64 / GIB, lends.ssd.get() as f64 / GIB);
+            // What is left of a buffer behind its last whole chunk is never used.
+            let usable = Buffers::new(lends.memory.get(), CHUNK).map_or(0, |buffers| buffers.credits() * CHUNK);
             // Nothing is in the memory of one that is gone.
-            let free = free.get(&lends.place.id).map_or(memory, |free| (*free * CHUNK) as f64 / GIB);
+            let free = free.get(&lends.place.id).map_or(usable, |free| *free * CHUNK);
             BenefactorStatus {
                 name: lends.place.id.to_string(),
                 class: match (memory > 0.0, ssd > 0.0) {
@@ -357,7 +384,7 @@ impl PoolStatus {
                     _ => "m",
                 },
                 memory_gib: memory,
-                memory_used_gib: (memory - free).max(0.0),
+                memory_used_gib: usable.saturating_sub(free) as f64 / GIB,
                 ssd_gib: ssd,
                 ssd_used_gib: *ssd_used as f64 / GIB,
                 ssd_garbage_gib: logs.get(&lends.place.id).map(|log| log.garbage as f64 / GIB),

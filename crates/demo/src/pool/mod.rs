@@ -227,6 +227,7 @@ fn through_pool(
         target: slow.mount.point().to_owned(),
         durability: None,
         timeout: DRAIN_TIMEOUT,
+        commit_within: surgetank_mount::COMMIT_WITHIN,
     })
     .map_err(Failure::failed)?;
     let began = Instant::now();

@@ -197,6 +197,7 @@ impl Pool {
             target: target.to_owned(),
             durability: Some(Durability::Copies { copies, media: Media::Any }),
             timeout: LONG,
+            commit_within: surgetank_mount::COMMIT_WITHIN,
         };
         let mount = Mount::start(&config).expect("it mounts");
         Mounted { mount: Some(mount), point }

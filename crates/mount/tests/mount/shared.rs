@@ -4,8 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command};
 use std::sync::Barrier;
+use std::time::Duration;
 
-use crate::fixture::{MIB, Mounted, bytes, can_mount, pool, same, until_drained};
+use crate::fixture::{LONG, MIB, Mounted, bytes, can_mount, pool, same, until, until_drained};
 use surgetank_model::random::Random;
 
 /// A process that copies every `stride`th block of a file into another, from one on, and syncs each or only closes it.
@@ -112,4 +113,28 @@ fn handles_of_two_mounts_that_stay_open_share_a_file() {
     for mount in mounts {
         mount.end();
     }
+}
+
+#[test]
+fn what_nobody_syncs_is_seen_by_others_and_survives_a_client_after_a_while() {
+    if !can_mount() {
+        return;
+    }
+    let pool = pool(3, 96);
+    let (one, other) = (Mounted::committing(&pool, 2, LONG, Duration::from_millis(400)), Mounted::new(&pool, 2));
+    let mut content = bytes(1, 3 * MIB + 17);
+    let log = File::create(one.at("log")).unwrap();
+    log.write_all_at(&content, 0).unwrap();
+    until("others see it", || fs::metadata(other.at("log")).unwrap().len() == content.len() as u64);
+    same("through the other", &fs::read(other.at("log")).unwrap(), &content);
+    // So is what comes behind it.
+    let more = bytes(2, 100);
+    log.write_all_at(&more, content.len() as u64).unwrap();
+    content.extend(more);
+    until("others see more", || fs::metadata(other.at("log")).unwrap().len() == content.len() as u64);
+    drop(log);
+    until_drained(&one.at("log"));
+    same("at the target", &fs::read(pool.target().join("log")).unwrap(), &content);
+    one.end();
+    other.end();
 }

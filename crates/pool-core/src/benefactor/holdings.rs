@@ -331,7 +331,17 @@ impl Holdings {
         Some((entry, held.piece.map_or(Location::Ssd, Location::Memory)))
     }
 
-    /// A read that [`Holdings::find`] has begun is over.
+    /// Where a chunk is that its session has put, whether a table names it or not. Its bytes stay there until [`Holdings::read`].
+    pub fn find_draft(&mut self, inode: Inode, entry: &Entry) -> Option<Location> {
+        if !self.is_here(inode, entry) {
+            return None;
+        }
+        let held = self.held.get_mut(&entry.instance)?;
+        held.reads += 1;
+        Some(held.piece.map_or(Location::Ssd, Location::Memory))
+    }
+
+    /// A read that [`Holdings::find`] or [`Holdings::find_draft`] has begun is over.
     pub fn read(&mut self, instance: Instance) {
         if let Some(held) = self.held.get_mut(&instance) {
             held.reads = held.reads.saturating_sub(1);

@@ -29,7 +29,7 @@ use tonic::Status;
 use self::memory::Memory;
 use self::scrub::Scrubbing;
 use self::ssd::{Found, NotOurs, Owner, Ssd, Tier};
-use crate::chunks::{Alive, CHUNK, DrainPart, Fence, Get, Inventory, Put, Reply, Request, Seal, TableOf};
+use crate::chunks::{Alive, CHUNK, Draft, DrainPart, Fence, Get, Inventory, Put, Reply, Request, Seal, TableOf};
 use crate::manager;
 use crate::managers::{Lost, Managers};
 use crate::rpc::{BadAddress, Listener, Peer, Service, advertised};
@@ -282,17 +282,35 @@ impl Benefactor {
     fn chunk(&self, of: TableOf, chunk: u32) -> Result<(Entry, Vec<u8>), Reply> {
         let found = self.holdings().find(of.0, of.1, of.2, chunk);
         let (entry, location) = found.ok_or(Reply::NotHere)?;
-        let bytes = self.content(&entry, location);
-        let mut holdings = self.holdings();
+        self.found(&entry, location, &format_args!("chunk {chunk} of {of:?}")).map(|bytes| (entry, bytes))
+    }
+
+    /// Reads a chunk that was found, and verifies it.
+    fn found(&self, entry: &Entry, location: Location, what: &impl std::fmt::Display) -> Result<Vec<u8>, Reply> {
+        let bytes = self.content(entry, location);
         let intact = bytes.as_ref().is_ok_and(|bytes| crc32c::crc32c(bytes) == entry.crc);
+        let mut holdings = self.holdings();
         if !intact {
             let why = bytes.as_ref().err().map(|error| format!(": {error}")).unwrap_or_default();
-            tracing::error!("chunk {chunk} of {of:?} is damaged{why}");
+            tracing::error!("{what} is damaged{why}");
             self.damaged(&mut holdings, entry.instance);
         }
         holdings.read(entry.instance);
         self.look_at(&holdings);
-        bytes.ok().filter(|_| intact).map(|bytes| (entry, bytes)).ok_or(Reply::Corrupt)
+        bytes.ok().filter(|_| intact).ok_or(Reply::Corrupt)
+    }
+
+    /// Reads a chunk for the session that has put it.
+    fn draft(&self, draft: &Draft) -> Reply {
+        if draft.incarnation != self.incarnation {
+            return Reply::Stale;
+        }
+        let entry = &draft.entry;
+        let Some(location) = self.holdings().find_draft(draft.inode, entry) else { return Reply::NotHere };
+        match self.found(entry, location, &format_args!("a chunk of file {} that is not committed", draft.inode)) {
+            Ok(bytes) => Reply::Chunk(entry.crc, Bytes::from(bytes)),
+            Err(reply) => reply,
+        }
     }
 
     /// A chunk's bytes, as they are.
@@ -453,6 +471,7 @@ impl Service for Benefactor {
             Request::Put(put) => self.put(&put),
             Request::Get(get) if self.tier.is_some() => apart(move || self.get(&get)).await?,
             Request::Get(get) => self.get(&get),
+            Request::Draft(draft) => apart(move || self.draft(&draft)).await?,
             Request::Seal(seal) => self.seal(seal).await,
             Request::Table(get) => self.table(&get),
             Request::Forget(news) => {

@@ -1,7 +1,7 @@
 //! What a token allows whoever asks a benefactor.
 //!
 //! A benefactor knows sessions and files, and not to which mount a file belongs. So a session puts, seals and withdraws in its own name
-//! alone, and reads a file whose ticket a manager has given it. A session may seal the chunks of others that its file keeps.
+//! alone, and reads what it has put itself, or a file whose ticket a manager has given it. A session may seal the chunks of others that its file keeps.
 
 use tonic::Status;
 
@@ -14,6 +14,7 @@ impl Benefactor {
         let is_allowed = match (by, request) {
             (Claims::Member, _) => true,
             (Claims::Session(by), Request::Put(put)) => by.writes && put.entry.instance.session == by.session,
+            (Claims::Session(by), Request::Draft(draft)) => by.writes && draft.entry.instance.session == by.session,
             (Claims::Session(by), Request::Seal(seal)) => by.writes && seal.of.2 == by.session,
             (Claims::Session(by), Request::Get(get) | Request::Table(get)) => {
                 key.is_ticket(&get.ticket, by.session, get.of.0.inode)

@@ -37,7 +37,8 @@ impl Scrubbing {
     /// A request is under way until the answer is dropped; `None`: it is none that scrubbing makes way for.
     pub(super) fn request(self: &Arc<Self>, request: &Request) -> Option<Foreground> {
         let moves_bytes = match request {
-            Request::Put(_) | Request::Get(_) | Request::Seal(_) | Request::DrainPart(_) | Request::Copy(_) => true,
+            Request::Put(_) | Request::Get(_) | Request::Draft(_) => true,
+            Request::Seal(_) | Request::DrainPart(_) | Request::Copy(_) => true,
             Request::Table(_) | Request::Forget(_) | Request::Inventory | Request::Probe | Request::Adopt(_) => false,
         };
         self.scrub().filter(|_| moves_bytes)?.request_began();

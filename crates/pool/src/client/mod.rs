@@ -55,8 +55,11 @@ pub struct Config {
     pub make: Option<(PathBuf, Durability)>,
     /// How long a request waits for managers, benefactors and room before it fails.
     pub timeout: Duration,
-    /// Bytes that a file may have uncommitted: they are kept in memory, so that they can be written elsewhere when a benefactor dies. A
-    /// file with more is committed without being asked.
+    /// Bytes of a file that are kept in memory while they are not committed, so that they can be written elsewhere when a benefactor dies.
+    /// Of a file with more, those are dropped first that other benefactors can be given by one that has them; or else it is committed
+    /// without being asked.
+    pub kept_max: u64,
+    /// Bytes that a file may have uncommitted. A file with more is committed without being asked.
     pub uncommitted_max: u64,
     /// Chunks under way at a time, of each file.
     pub puts: usize,
@@ -72,7 +75,8 @@ impl Config {
             mount: mount.to_owned(),
             make: None,
             timeout: Duration::from_secs(120),
-            uncommitted_max: 256 << 20,
+            kept_max: 256 << 20,
+            uncommitted_max: 4 << 30,
             puts: 16,
         }
     }

@@ -1,7 +1,7 @@
 //! Writes a file: chunks to every copy's benefactor as they become full, and commits.
 //!
-//! What is not committed stays in this process's memory, so that it can be written elsewhere when a benefactor dies. A commit has all
-//! benefactors of a changed group seal its table, and then names them to a manager, whose transaction compares that each is still in the
+//! What is not committed can be written elsewhere when a benefactor dies: its bytes stay in this process's memory, or, of a file with much
+//! of it, another benefactor has them (see [`kept`]). A commit has all benefactors of a changed group seal its table, and then names them to a manager, whose transaction compares that each is still in the
 //! life in which it acknowledged. If one is not, its part goes to another benefactor, and the commit is tried again: an acknowledged
 //! byte is never one that only a dead process had.
 //!
@@ -9,12 +9,13 @@
 //! is tried again: see [`shared`].
 
 mod base;
+mod kept;
 mod part;
 mod shared;
 mod size;
 mod staging;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -65,7 +66,9 @@ struct Group {
 struct Chunk {
     length: u32,
     crc: u32,
-    /// Its bytes, until they are committed.
+    /// It was written here and is not committed.
+    draft: bool,
+    /// Its bytes, as long as it is not committed and they are kept here.
     bytes: Option<Bytes>,
     /// Which writing each benefactor has of it.
     at: BTreeMap<BenefactorId, Instance>,
@@ -73,6 +76,20 @@ struct Chunk {
     former: Option<Former>,
     /// Which of its bytes were written here, until they are committed.
     written: Written,
+    /// Who has it beside the benefactors of its group's layout, as long as those do not all have it and it is not kept here.
+    spare: Vec<(Place, Instance)>,
+}
+
+impl Chunk {
+    fn draft(bytes: Bytes, written: Written) -> Self {
+        let (length, crc) = (u32::try_from(bytes.len()).unwrap_or(u32::MAX), crc32c::crc32c(&bytes));
+        Self { length, crc, draft: true, bytes: Some(bytes), written, ..Self::default() }
+    }
+
+    /// Which writings of it benefactors have.
+    fn writings(self) -> impl Iterator<Item = (BenefactorId, Instance)> {
+        self.at.into_iter().chain(self.spare.into_iter().map(|(place, instance)| (place.id, instance)))
+    }
 }
 
 /// The chunk that is being written.
@@ -111,6 +128,8 @@ pub struct Writer {
     /// The chunk that was read last, as long as nothing is written into it.
     read: Option<(u64, Bytes)>,
     uncommitted: u64,
+    /// Which chunks are kept in memory, in the order in which they were written; some may be so no longer.
+    kept: VecDeque<(u32, u32)>,
     puts: JoinSet<Put>,
     /// Benefactors that did not take or keep chunks, in the life in which they were asked.
     gone: BTreeSet<Place>,
@@ -146,6 +165,7 @@ impl Writer {
             pending: Vec::new(),
             read: None,
             uncommitted: 0,
+            kept: VecDeque::new(),
             puts: JoinSet::new(),
             gone: BTreeSet::new(),
             withdrawn: Vec::new(),
@@ -253,8 +273,8 @@ impl Writer {
         self.puts.shutdown().await;
         let drafts = self.groups.values().flat_map(|group| group.chunks.values());
         let drafts = drafts.chain(self.pending.iter().map(|pending| &pending.chunk));
-        let drafts = drafts.filter(|chunk| chunk.bytes.is_some()).flat_map(|chunk| chunk.at.clone());
-        let drafts = drafts.chain(std::mem::take(&mut self.withdrawn)).collect();
+        let drafts = drafts.filter(|chunk| chunk.draft).flat_map(|chunk| chunk.clone().writings());
+        let drafts: Vec<_> = drafts.chain(std::mem::take(&mut self.withdrawn)).collect();
         self.withdraw(drafts);
         self.inner.close(&self.path, self.inode).await
     }
@@ -322,7 +342,8 @@ impl Writer {
             (at, bytes) = (at + room as u64, rest);
             // What is committed makes room when it is drained; what is not keeps its room.
             let is_short = self.room().is_some_and(|room| room.saturating_mul(2 * CHUNK) < self.uncommitted);
-            if is_short && self.uncommitted >= UNCOMMITTED_MIN || self.uncommitted > self.inner.config.uncommitted_max {
+            let is_much = !self.keep_less() || self.uncommitted > self.inner.config.uncommitted_max || self.is_wide();
+            if is_short && self.uncommitted >= UNCOMMITTED_MIN || is_much {
                 self.commit(false).await?;
             }
         }
@@ -356,7 +377,7 @@ impl Writer {
         self.size = self.size.max(begins + CHUNK);
         let mut written = Written::default();
         count(&mut written, (0, bytes.len()), counts);
-        self.stage(begins, bytes, written, BTreeMap::new()).await
+        self.stage(begins, Chunk::draft(bytes, written)).await
     }
 
     /// Writes within one chunk; `counts`: it is no gap.
@@ -391,43 +412,37 @@ impl Writer {
         // If that fails, it is as it was.
         self.group(span::of_byte(begins).0).await?;
         let Some(Current { bytes, written, .. }) = self.current.take() else { return Ok(()) };
-        self.stage(begins, Bytes::from(bytes), written, BTreeMap::new()).await
+        self.stage(begins, Chunk::draft(Bytes::from(bytes), written)).await
     }
 
-    /// A chunk goes to its benefactors; `at`: those that have it.
-    async fn stage(
-        &mut self,
-        begins: u64,
-        bytes: Bytes,
-        written: Written,
-        at: BTreeMap<BenefactorId, Instance>,
-    ) -> Result<(), Error> {
+    /// A chunk goes to its benefactors, those that have it already left out.
+    async fn stage(&mut self, begins: u64, mut fresh: Chunk) -> Result<(), Error> {
         let (index, chunk) = span::of_byte(begins);
         self.group(index).await?;
-        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let mut fresh = Chunk { length, crc: crc32c::crc32c(&bytes), bytes: Some(bytes), at, former: None, written };
         // Puts of the former writing that are under way would count as this one's.
-        if self
-            .groups
-            .get(&index)
-            .is_some_and(|group| group.chunks.get(&chunk).is_some_and(|former| former.bytes.is_some()))
-        {
+        if self.groups.get(&index).is_some_and(|group| group.chunks.get(&chunk).is_some_and(|former| former.draft)) {
             self.settle(0).await?;
         }
         if let Some(group) = self.groups.get_mut(&index) {
             group.changed = true;
+            let mut is_kept = false;
             fresh.former = match group.chunks.remove(&chunk) {
-                Some(former) if former.bytes.is_some() => {
+                Some(mut former) if former.draft => {
                     self.uncommitted -= u64::from(former.length);
-                    self.withdrawn.extend(former.at);
-                    former.former
+                    is_kept = former.bytes.is_some();
+                    let replaced = former.former.take();
+                    self.withdrawn.extend(former.writings());
+                    replaced
                 }
                 Some(former) => Some(Former::Stored(Box::new(former))),
                 None if group.absent.remove(&chunk) => Some(Former::Absent),
                 None => None,
             };
+            if fresh.bytes.is_some() && !is_kept {
+                self.kept.push_back((index, chunk));
+            }
+            self.uncommitted += u64::from(fresh.length);
             group.chunks.insert(chunk, fresh);
-            self.uncommitted += u64::from(length);
         }
         self.placed(index).await?;
         self.put_missing(index, chunk);
@@ -520,14 +535,16 @@ impl Writer {
             (node.version, node.size) = (version, self.size);
         }
         self.uncommitted = 0;
+        self.kept.clear();
         let session = self.inner.session;
         let mut drafts = std::mem::take(&mut self.withdrawn);
         for group in self.groups.values_mut().filter(|group| group.changed) {
             (group.changed, group.committed, group.of_base) = (false, Some((version, session)), false);
             group.is_cut = false;
-            for chunk in group.chunks.values_mut().filter(|chunk| chunk.bytes.is_some()) {
-                (chunk.bytes, chunk.former, chunk.written) = (None, None, Written::default());
-                drafts.extend(chunk.at.iter().map(|(id, instance)| (*id, *instance)));
+            for chunk in group.chunks.values_mut().filter(|chunk| chunk.draft) {
+                drafts.extend(chunk.clone().writings());
+                let Chunk { length, crc, ref mut at, .. } = *chunk;
+                *chunk = Chunk { length, crc, at: std::mem::take(at), ..Chunk::default() };
             }
         }
         // Where a group was that the file has been cut off before, or of which the pool has nothing, is chosen anew.

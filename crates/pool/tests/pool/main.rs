@@ -11,6 +11,7 @@ mod etcd_room;
 mod faults;
 mod files;
 mod imports;
+mod kept;
 mod local;
 mod locks;
 mod managers;

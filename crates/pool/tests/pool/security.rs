@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use bytes::{Buf, BufMut};
 use surgetank_pool::benefactor::Benefactor;
-use surgetank_pool::chunks::{self, DrainPart, Get, News, Put, Seal};
+use surgetank_pool::chunks::{self, Draft, DrainPart, Get, News, Put, Seal};
 use surgetank_pool::client::{Config, Error, PoolClient};
 use surgetank_pool::manager::{self, ASIDE, Begin, Begun, Content, Ended, Manager, NUMBERS, Once};
 use surgetank_pool::rpc::{Listener, Method, Peer};
@@ -315,6 +315,13 @@ fn chunks_are_written_in_ones_own_name_and_read_with_the_ticket_of_their_file() 
         denied("put", ask_benefactor(&pool, &session, put(of.2)).await);
         let answer = ask_benefactor(&pool, &session, put(begun.session)).await;
         assert!(matches!(answer, Ok(chunks::Reply::Stored(_))), "{answer:?}");
+        let draft =
+            |session, inode| chunks::Request::Draft(Draft { incarnation, inode: Inode(inode), entry: entry(session) });
+        denied("draft", ask_benefactor(&pool, &session, draft(of.2, NUMBERS)).await);
+        let answer = ask_benefactor(&pool, &session, draft(begun.session, NUMBERS)).await;
+        assert!(matches!(answer, Ok(chunks::Reply::Chunk(..))), "who has put it reads it: {answer:?}");
+        let answer = ask_benefactor(&pool, &session, draft(begun.session, NUMBERS + 1)).await;
+        assert!(matches!(answer, Ok(chunks::Reply::NotHere)), "of another file: {answer:?}");
         let seal = Seal { incarnation, of, table: Default::default(), durable: false };
         denied("seal", ask_benefactor(&pool, &session, chunks::Request::Seal(seal)).await);
         // The other file's chunk is not to be had by naming it in a table of one's own.

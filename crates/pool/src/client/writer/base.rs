@@ -135,7 +135,7 @@ impl Writer {
             for chunk in gone {
                 match group.chunks.get_mut(&chunk) {
                     // What was written over since is here.
-                    Some(written) if written.bytes.is_some() => written.former = Some(Former::Absent),
+                    Some(written) if written.draft => written.former = Some(Former::Absent),
                     Some(_) => {
                         group.chunks.remove(&chunk);
                         group.absent.insert(chunk);

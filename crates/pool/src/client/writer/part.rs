@@ -34,7 +34,7 @@ struct Aside {
 
 impl Group {
     /// Whether all places of a chunk have it.
-    fn has_all(&self, number: u32, at: &BTreeMap<BenefactorId, super::Instance>) -> bool {
+    pub(super) fn has_all(&self, number: u32, at: &BTreeMap<BenefactorId, super::Instance>) -> bool {
         self.placed.as_ref().is_some_and(|(layout, stripe)| {
             layout.columns[stripe.column(number.into())].places.iter().all(|place| at.contains_key(&place.id))
         })
@@ -42,17 +42,17 @@ impl Group {
 
     /// Whether it can be committed without its chunks that do not have all their copies.
     fn is_whole_without(&self) -> bool {
-        self.chunks.iter().all(|(number, chunk)| match (&chunk.bytes, &chunk.former) {
+        self.chunks.iter().all(|(number, chunk)| match (chunk.draft, &chunk.former) {
             _ if self.has_all(*number, &chunk.at) => true,
-            (Some(_), Some(Former::Stored(former))) => self.has_all(*number, &former.at),
-            (Some(_), Some(Former::Absent) | None) => true,
-            (None, _) => false,
+            (true, Some(Former::Stored(former))) => self.has_all(*number, &former.at),
+            (true, Some(Former::Absent) | None) => true,
+            (false, _) => false,
         })
     }
 }
 
 impl Writer {
-    /// Chunks that do not have all their copies return what they have.
+    /// Chunks that do not have all their copies return what they have, if they are kept here.
     pub(super) fn return_room(&mut self) {
         let mut drafts = Vec::new();
         for group in self.groups.values_mut().filter(|group| group.changed) {
@@ -94,7 +94,7 @@ impl Writer {
             let first = span::of_group(*index).0;
             let whole = group.is_whole_without();
             let written: Vec<u32> =
-                group.chunks.iter().filter(|(_, chunk)| chunk.bytes.is_some()).map(|(number, _)| *number).collect();
+                group.chunks.iter().filter(|(_, chunk)| chunk.draft).map(|(number, _)| *number).collect();
             for number in written {
                 let Some(chunk) = group.chunks.get(&number) else { continue };
                 if whole && group.has_all(number, &chunk.at) {
@@ -117,11 +117,11 @@ impl Writer {
             let behind: Vec<u32> = group
                 .chunks
                 .iter()
-                .filter(|(number, chunk)| chunk.bytes.is_some() && first + u64::from(**number) * CHUNK >= end)
+                .filter(|(number, chunk)| chunk.draft && first + u64::from(**number) * CHUNK >= end)
                 .map(|(number, _)| *number)
                 .collect();
             behind.into_iter().for_each(|number| aside.take(group, (*index, number)));
-            if group.changed && !group.is_cut && group.chunks.values().all(|chunk| chunk.bytes.is_none()) {
+            if group.changed && !group.is_cut && group.chunks.values().all(|chunk| !chunk.draft) {
                 group.changed = false;
                 aside.groups.push(*index);
             }
@@ -145,6 +145,9 @@ impl Writer {
                 None if group.absent.remove(&number) => Some(Former::Absent),
                 None => None,
             };
+            if committed && chunk.bytes.is_some() {
+                self.kept.push_back((index, number));
+            }
             group.chunks.insert(number, chunk);
             group.changed = true;
         }

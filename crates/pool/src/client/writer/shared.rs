@@ -10,7 +10,7 @@
 //! it is faster (see [`Operation::OpenForWriting`](surgetank_pool_core::meta::operation::Operation::OpenForWriting)). So a cut that is
 //! still to be committed when another session has committed is one that has been made.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use surgetank_pool_core::id::{SessionId, Version};
@@ -129,8 +129,8 @@ impl Writer {
             }
             self.fill(begins).await?;
             self.stage_current().await?;
-            let bytes = self.lay_next(number((size - begins).min(CHUNK))).await?;
-            self.stage_next(bytes).await?;
+            let laid = self.lay_next(number((size - begins).min(CHUNK))).await?;
+            self.stage_next(laid).await?;
         }
         self.fill(size).await
     }
@@ -142,20 +142,20 @@ impl Writer {
             let group = self.groups.entry(index).or_default();
             let mut chunk = Chunk::default();
             match group.chunks.remove(&number) {
-                Some(former) if former.bytes.is_some() => {
-                    self.withdrawn.extend(former.at);
-                    chunk.former = former.former;
+                Some(mut former) if former.draft => {
+                    chunk.former = former.former.take();
+                    self.withdrawn.extend(former.writings());
                 }
                 Some(former) => chunk.former = Some(Former::Stored(Box::new(former))),
                 None if group.absent.remove(&number) => chunk.former = Some(Former::Absent),
                 None => {}
             }
-            (chunk.bytes, chunk.written) = (Some(bytes.into()), written);
+            (chunk.draft, chunk.bytes, chunk.written) = (true, Some(bytes.into()), written);
             group.chunks.insert(number, chunk);
         }
         for (index, group) in &mut self.groups {
             let written: Vec<u32> =
-                group.chunks.iter().filter(|(_, chunk)| chunk.bytes.is_some()).map(|(number, _)| *number).collect();
+                group.chunks.iter().filter(|(_, chunk)| chunk.draft).map(|(number, _)| *number).collect();
             for number in written {
                 let Some(chunk) = group.chunks.remove(&number) else { continue };
                 match &chunk.former {
@@ -175,6 +175,7 @@ impl Writer {
     fn begin_with(&mut self, content: Content) {
         (self.version, self.committed, self.size) = (content.node.version, content.node.size, content.node.size);
         (self.cut, self.read, self.uncommitted) = (None, None, 0);
+        self.kept.clear();
         let known = std::mem::take(&mut self.groups);
         self.has(content);
         for (index, mut group) in known {
@@ -190,16 +191,21 @@ impl Writer {
         }
     }
 
-    /// The bytes of the next chunk that is pending, of this length.
-    async fn lay_next(&mut self, length: u32) -> Result<Bytes, Error> {
-        let Some(next) = self.pending.last() else { return Ok(Bytes::new()) };
+    /// The bytes of the next chunk that is pending, of this length; `None`: they are as they were, and not kept here.
+    async fn lay_next(&mut self, length: u32) -> Result<Option<Bytes>, Error> {
+        let Some(next) = self.pending.last() else { return Ok(None) };
         let (begins, (index, chunk)) = (next.begins(), next.at);
         self.group(index).await?;
-        let Some(next) = self.pending.last() else { return Ok(Bytes::new()) };
+        let Some(next) = self.pending.last() else { return Ok(None) };
         let written = next.chunk.written.clone();
-        let ours = next.chunk.bytes.clone().unwrap_or_default();
+        if next.chunk.bytes.is_none() && written.covers(length) && next.chunk.length == length {
+            return Ok(None);
+        }
+        let places = next.placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places());
+        let ours = self.bytes_of_draft(&next.chunk, &places, begins).await?;
+        let Some(next) = self.pending.last() else { return Ok(None) };
         if written.covers(length) || begins >= self.committed {
-            return Ok(written.lay(&ours, &[], length).into());
+            return Ok(Some(written.lay(&ours, &[], length).into()));
         }
         let group = self.groups.get(&index);
         let is_same_group = next.of.is_some() && group.is_some_and(|group| group.committed == next.of);
@@ -211,32 +217,38 @@ impl Writer {
             // Between the ranges is what is there still.
             let mut bytes = ours.to_vec();
             bytes.resize(length as usize, 0);
-            return Ok(bytes.into());
+            return Ok(Some(bytes.into()));
         }
         let theirs = self.base(begins).await?;
-        Ok(written.lay(&ours, &theirs, length).into())
+        Ok(Some(written.lay(&ours, &theirs, length).into()))
     }
 
     /// The next chunk that is pending is this; copies of it stay where they are, if it is as it was.
-    async fn stage_next(&mut self, bytes: Bytes) -> Result<(), Error> {
-        let Some(Pending { at: (index, number), chunk, placed, .. }) = self.pending.pop() else { return Ok(()) };
+    async fn stage_next(&mut self, laid: Option<Bytes>) -> Result<(), Error> {
+        let Some(Pending { at: (index, number), mut chunk, placed, .. }) = self.pending.pop() else { return Ok(()) };
         let begins = begins((index, number));
+        let former = placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places());
         let mut stays = BTreeSet::new();
         if let Some(group) = self.groups.get_mut(&index) {
             group.placed = group.placed.take().or(placed);
-            if let Some((layout, stripe)) = group.placed.as_ref().filter(|_| chunk.bytes.as_ref() == Some(&bytes)) {
+            if let Some((layout, stripe)) = group.placed.as_ref().filter(|_| laid.is_none() || chunk.bytes == laid) {
                 stays.extend(layout.columns[stripe.column(number.into())].places.iter().map(|place| place.id));
             }
         }
-        let (at, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = chunk.at.into_iter().partition(|(id, _)| stays.contains(id));
-        self.withdraw(gone.into_iter().collect());
-        self.size = self.size.max(begins + bytes.len() as u64);
-        self.stage(begins, bytes, chunk.written, at).await
+        let mut gone = chunk.leave(|id| !stays.contains(&id), &former);
+        chunk.former = None;
+        if let Some(bytes) = laid.filter(|bytes| chunk.bytes.as_ref() != Some(bytes)) {
+            let written = std::mem::take(&mut chunk.written);
+            gone.extend(std::mem::replace(&mut chunk, Chunk::draft(bytes, written)).writings());
+        }
+        self.withdraw(gone);
+        self.size = self.size.max(begins + u64::from(chunk.length));
+        self.stage(begins, chunk).await
     }
 
     fn drop_next(&mut self) {
         if let Some(next) = self.pending.pop() {
-            self.withdraw(next.chunk.at.into_iter().collect());
+            self.withdraw(next.chunk.writings().collect());
         }
     }
 }

@@ -117,9 +117,9 @@ impl Writer {
             let left = group.absent.split_off(&stay);
             group.changed |= !dropped.is_empty() || !left.is_empty() || group.committed.is_some();
             group.is_cut |= group.committed.is_some() || group.of_base;
-            for chunk in dropped.into_values().filter(|chunk| chunk.bytes.is_some()) {
+            for chunk in dropped.into_values().filter(|chunk| chunk.draft) {
                 self.uncommitted -= u64::from(chunk.length);
-                self.withdrawn.extend(chunk.at);
+                self.withdrawn.extend(chunk.writings());
             }
             let is_in_store = group.committed.is_some() || in_base;
             if group.chunks.is_empty() && group.absent.is_empty() && !is_in_store {

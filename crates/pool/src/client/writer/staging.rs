@@ -150,8 +150,7 @@ impl Writer {
         let of = (GroupOf { inode: self.inode, group: index }, version, by);
         let ticket = self.inner.ticket(self.inode).await;
         let (mut chunks, absent) = (BTreeMap::<u32, Chunk>::new(), group.absent.clone());
-        let places = group.placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places());
-        for place in places {
+        for place in group.places() {
             let get = Get { incarnation: place.incarnation, of, chunk: 0, ticket: ticket.clone() };
             match self.inner.ask_benefactor(place.id, chunks::Request::Table(get), ANSWER).await {
                 Some(Reply::Table(table)) => {
@@ -203,8 +202,8 @@ impl Writer {
         let mut moved_to: Option<Layout> = None;
         loop {
             let group = self.groups.get(&index).ok_or_else(|| unreadable(&self.path, never()))?;
-            if let Some(bytes) = group.chunks.get(&chunk).and_then(|chunk| chunk.bytes.clone()) {
-                return Ok(bytes);
+            if let Some(draft) = group.chunks.get(&chunk).filter(|chunk| chunk.draft) {
+                return self.bytes_of_draft(draft, &group.places(), begins).await;
             }
             if group.absent.contains(&chunk) {
                 return self.read_base(begins).await;
@@ -334,6 +333,7 @@ impl Writer {
                 }
             }
             if missing.is_empty() {
+                self.withdraw_spares();
                 return Ok(());
             }
             if Instant::now() >= until {
@@ -376,15 +376,12 @@ impl Writer {
             let mut left = Vec::new();
             if let Some(group) = self.groups.get_mut(&index).filter(|_| !replaced.is_empty()) {
                 let stays: BTreeSet<BenefactorId> = layout.places().iter().map(|place| place.id).collect();
+                let former = group.places();
                 for chunk in group.chunks.values_mut() {
-                    let is_left = |id: &BenefactorId| !stays.contains(id) || replaced.contains(id);
-                    let (gone, at) = std::mem::take(&mut chunk.at).into_iter().partition(|(id, _)| is_left(id));
-                    chunk.at = at;
+                    let is_left = |id: BenefactorId| !stays.contains(&id) || replaced.contains(&id);
+                    left.extend(chunk.leave(is_left, &former));
                     if let Some(Former::Stored(former)) = &mut chunk.former {
-                        former.at.retain(|id, _| !is_left(id));
-                    }
-                    if chunk.bytes.is_some() {
-                        left.extend::<BTreeMap<_, _>>(gone);
+                        former.at.retain(|id, _| !is_left(*id));
                     }
                 }
                 group.placed = Some((layout, stripe));

@@ -6,6 +6,7 @@
 
 mod client;
 mod config;
+mod gathered;
 mod messages;
 mod spelling;
 mod watch;
@@ -24,6 +25,7 @@ use tonic::{Code, Status};
 
 use self::client::{COMPACT, Client, GRANT, REVOKE, STATUS, TIME_TO_LIVE, TXN, deepest};
 pub use self::config::{BadConfig, Config, Tls};
+use self::gathered::Gathered;
 use self::messages::{
     CompactionRequest, Empty, KeyValue, LeaseGrantRequest, LeaseRequest, LeaseResponse, Op, RangeRequest, RequestOp,
     StatusResponse, TxnRequest, TxnResponse, op,
@@ -53,6 +55,7 @@ pub struct Etcd {
     spelling: Spelling,
     limits: Limits,
     watch: Watch,
+    gathered: Gathered,
     /// Of an etcd that does not say it.
     quota: u64,
     /// Why the last transaction's outcome is unknown: each reason is told once.
@@ -105,7 +108,7 @@ impl Etcd {
         make(&client, &spelling, &config.pool).await.map_err(at)?;
         let watch = Watch::start(Arc::clone(&client), spelling.root());
         let quota = config.quota.unwrap_or(QUOTA);
-        Ok(Self { client, spelling, limits, watch, quota, told: Mutex::default() })
+        Ok(Self { client, spelling, limits, watch, gathered: Gathered::new(), quota, told: Mutex::default() })
     }
 
     /// What does not fit into one transaction is read at the revision of the first one.
@@ -333,6 +336,9 @@ impl MetaStore for Etcd {
     }
 
     async fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Unavailable> {
+        if prefixes.is_empty() && !keys.is_empty() {
+            return self.gathered.read(keys, async |keys| repeated(|| self.read_once(keys, &[])).await).await;
+        }
         repeated(|| self.read_once(keys, prefixes)).await
     }
 

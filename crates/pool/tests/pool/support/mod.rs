@@ -71,6 +71,12 @@ impl Process {
         Self { runtime: Some(runtime), address }
     }
 
+    /// It answers nobody for a while: all its threads are busy.
+    pub fn stall(&self, time: Duration) {
+        let runtime = self.runtime.as_ref().expect("it runs");
+        runtime.spawn(async move { std::thread::sleep(time) });
+    }
+
     /// It ends at once, wherever it is.
     pub fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {

@@ -1,0 +1,136 @@
+//! Which bytes stay in this process's memory until they are committed.
+//!
+//! A file may have much more uncommitted than a client keeps. What was written first is dropped here once all benefactors of its chunk have
+//! it: if one of them dies, it is read from another one and put elsewhere. A chunk is dropped only if all of it was written here, so that
+//! what others commit meanwhile changes nothing in it.
+//!
+//! With one copy nothing but the benefactor has it then. If that dies, the file lacks it as it lacks what was committed before; unless that
+//! survives on an SSD, so that with one copy on SSD everything is kept, and committed when it is too much.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use surgetank_pool_core::benefactor::holdings::{Entry, Instance};
+use surgetank_pool_core::id::BenefactorId;
+use surgetank_pool_core::placement::{Media, Place};
+use tokio::time::Instant;
+
+use super::super::{Error, LOOK};
+use super::{Chunk, Group, Writer};
+use crate::chunks::{self, CHUNK, Draft, Reply};
+
+/// How long a benefactor may take for a chunk.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Groups that one commit may name: each takes a part of the store's transaction.
+const GROUPS_MAX: usize = 32;
+
+impl Chunk {
+    /// Whether nobody needs its bytes here: see the module.
+    fn may_go(&self) -> bool {
+        let all = u32::try_from(CHUNK).unwrap_or(u32::MAX);
+        self.length == all && self.written.covers(all)
+    }
+
+    /// It is not to lie at these benefactors any more; which of its writings are withdrawn. Those that are not kept here stay readable there.
+    pub(super) fn leave(
+        &mut self,
+        leaves: impl Fn(BenefactorId) -> bool,
+        former: &[Place],
+    ) -> Vec<(BenefactorId, Instance)> {
+        let at = std::mem::take(&mut self.at);
+        let (gone, at): (Vec<_>, Vec<_>) = at.into_iter().partition(|(id, _)| leaves(*id));
+        self.at = at.into_iter().collect();
+        if !self.draft {
+            return Vec::new();
+        }
+        if self.bytes.is_some() {
+            return gone;
+        }
+        let place = |id: BenefactorId| former.iter().find(|place| place.id == id);
+        self.spare.extend(gone.into_iter().filter_map(|(id, instance)| Some((*place(id)?, instance))));
+        Vec::new()
+    }
+}
+
+impl Group {
+    pub(super) fn places(&self) -> Vec<Place> {
+        self.placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places())
+    }
+}
+
+impl Writer {
+    /// Drops bytes that need not be kept, if there are too many; `false`: there still are.
+    pub(super) fn keep_less(&mut self) -> bool {
+        let config = &self.inner.config;
+        let max = usize::try_from(config.kept_max / CHUNK).unwrap_or(usize::MAX);
+        let mut over = self.kept.len().saturating_sub(max);
+        if over == 0 {
+            return true;
+        }
+        let may_go = self.inner.copies > 1 || self.inner.media != Media::Ssd;
+        let groups = &mut self.groups;
+        self.kept.retain(|(index, number)| {
+            let Some(group) = groups.get_mut(index).filter(|_| over > 0) else { return over > 0 };
+            let has_all = |chunk: &Chunk| group.has_all(*number, &chunk.at);
+            let goes = match group.chunks.get(number).filter(|chunk| chunk.bytes.is_some()) {
+                Some(chunk) => may_go && chunk.may_go() && has_all(chunk),
+                None => true,
+            };
+            if let Some(chunk) = group.chunks.get_mut(number).filter(|_| goes) {
+                chunk.bytes = None;
+            }
+            over -= usize::from(goes);
+            !goes
+        });
+        over == 0
+    }
+
+    /// Whether a commit would name very many groups.
+    pub(super) fn is_wide(&self) -> bool {
+        self.groups.values().filter(|group| group.changed).count() > GROUPS_MAX
+    }
+
+    /// The bytes of a chunk that is not committed: kept here, or read from a benefactor; `places`: where its group lies.
+    pub(super) async fn bytes_of_draft(&self, chunk: &Chunk, places: &[Place], begins: u64) -> Result<Bytes, Error> {
+        if let Some(bytes) = &chunk.bytes {
+            return Ok(bytes.clone());
+        }
+        let until = self.inner.until();
+        let at = |place: &Place| Some((*place, *chunk.at.get(&place.id)?));
+        let mut copies: Vec<_> = places.iter().filter_map(at).chain(chunk.spare.iter().copied()).collect();
+        // Whoever did not answer lately is asked last.
+        copies.sort_by_key(|(place, _)| self.gone.contains(place));
+        loop {
+            let (mut answers, mut forever) = (Vec::new(), true);
+            for (place, instance) in &copies {
+                let entry = Entry { instance: *instance, length: chunk.length, crc: chunk.crc };
+                let draft = Draft { incarnation: place.incarnation, inode: self.inode, entry };
+                let answer = match self.inner.ask_benefactor(place.id, chunks::Request::Draft(draft), ANSWER).await {
+                    Some(Reply::Chunk(crc, bytes)) if crc == chunk.crc && crc32c::crc32c(&bytes) == crc => {
+                        return Ok(bytes);
+                    }
+                    Some(Reply::Chunk(..) | Reply::Corrupt) => "has it damaged",
+                    Some(Reply::Stale) => "has begun anew since",
+                    Some(_) => "does not have it",
+                    None => {
+                        forever = false;
+                        "does not answer"
+                    }
+                };
+                answers.push(format!("benefactor {} {answer}", place.id));
+            }
+            if forever || Instant::now() >= until {
+                let why = format!("it is not committed, and {}", answers.join(", "));
+                return Err(Error::Unreadable { path: self.path.clone(), offset: begins, why });
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// All chunks are where they are to be: what was elsewhere is needed no longer.
+    pub(super) fn withdraw_spares(&mut self) {
+        let chunks = self.groups.values_mut().flat_map(|group| group.chunks.values_mut());
+        let spares: Vec<_> = chunks.flat_map(|chunk| std::mem::take(&mut chunk.spare)).collect();
+        self.withdraw(spares.into_iter().map(|(place, instance)| (place.id, instance)).collect());
+    }
+}
