@@ -417,9 +417,14 @@ impl Tree {
             return Ok(());
         }
         self.settle(Some(file.inode)).await;
-        let Some(writer) = gate.writer.take() else { return Ok(()) };
-        match writer.close().await {
+        self.finish(file, gate).await
+    }
+
+    async fn finish(&self, file: &File, gate: &mut Gate) -> Result<(), Errno> {
+        let Some(writer) = &mut gate.writer else { return Ok(()) };
+        match writer.finish().await {
             Ok(()) => {
+                gate.writer = None;
                 file.is_as_committed();
                 Ok(())
             }
@@ -456,12 +461,7 @@ impl Tree {
 
     /// Closes what nobody waits for.
     pub(crate) async fn close_writer(&self, file: &File, gate: &mut Gate) {
-        let Some(writer) = gate.writer.take() else { return };
-        if let Err(error) = writer.close().await {
-            let _ = self.failed(file, gate, &error);
-        } else {
-            file.is_as_committed();
-        }
+        let _ = self.finish(file, gate).await;
     }
 
     /// The kernel releases a handle.

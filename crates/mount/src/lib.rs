@@ -120,7 +120,7 @@ impl Mount {
         let _ = tree.notifier.set(session.notifier());
         let (watching, commit_within) = (Arc::clone(&tree), config.commit_within);
         runtime.spawn(async move { watching.watch_locks().await });
-        runtime.spawn(async move { tree.commit_waiting(commit_within).await });
+        runtime.spawn(tree.commit_waiting(commit_within));
         let session =
             std::thread::Builder::new().name("fuse".into()).spawn(move || session.run()).map_err(Error::Process)?;
         Ok(Self { point, session: Some(session), remarks, runtime: Some(runtime) })

@@ -2,39 +2,64 @@
 //! a file grow: as a kernel writes back pages that have been dirty for a while.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_pool_core::id::{Inode, Version};
+use tokio::task::JoinHandle;
 
+use crate::files::File;
 use crate::tree::Tree;
 
 /// Looks after which what was not committed in any of them is.
 const LOOKS: u32 = 4;
 
 impl Tree {
-    /// Commits what has waited for at most that long, and at least three quarters of it. It never ends.
-    pub(crate) async fn commit_waiting(&self, longest: Duration) {
+    /// Commits what has waited for at most that long, and at least three quarters of it, each file beside the others. It never ends.
+    pub(crate) async fn commit_waiting(self: Arc<Self>, longest: Duration) {
         let mut waiting: BTreeMap<Inode, (Version, u32)> = BTreeMap::new();
+        let mut committing: BTreeMap<Inode, JoinHandle<()>> = BTreeMap::new();
         loop {
             tokio::time::sleep(longest / LOOKS).await;
+            committing.retain(|_, commit| !commit.is_finished());
             let mut found = BTreeMap::new();
             for file in self.files.all() {
-                let mut gate = file.gate.lock().await;
-                // A new file into which nothing was written is empty for everybody already.
-                let Some(writer) = gate.writer.as_ref().filter(|_| !gate.is_empty) else { continue };
-                if writer.is_committed() {
-                    continue;
-                }
-                let version = writer.version();
-                let looks = waiting.get(&file.inode).filter(|(of, _)| *of == version).map_or(1, |(_, looks)| looks + 1);
+                let former = waiting.get(&file.inode).copied();
+                let version = match file.gate.try_lock() {
+                    // A new file into which nothing was written is empty for everybody already.
+                    Ok(gate) => gate
+                        .writer
+                        .as_ref()
+                        .filter(|writer| !gate.is_empty && !writer.is_committed())
+                        .map(|it| it.version()),
+                    // It is written or read at this moment: what it was, it is.
+                    Err(_) => former.map(|(version, _)| version),
+                };
+                let Some(version) = version else { continue };
+                let looks = former.filter(|(of, _)| *of == version).map_or(1, |(_, looks)| looks + 1);
                 if looks < LOOKS {
                     found.insert(file.inode, (version, looks));
-                } else {
-                    // If that fails, its handles do, as after a write that fails.
-                    let _ = self.commit(&file, &mut gate).await;
+                } else if !committing.contains_key(&file.inode) {
+                    let tree = Arc::clone(&self);
+                    committing
+                        .insert(file.inode, tokio::spawn(async move { tree.commit_if_still(&file, version).await }));
                 }
             }
             waiting = found;
+        }
+    }
+
+    /// Commits a file unless somebody else has done it.
+    async fn commit_if_still(&self, file: &File, version: Version) {
+        let Ok(client) = self.client().await else { return };
+        // A file is not held up while nobody would take its commit.
+        if client.status().await.is_err() {
+            return;
+        }
+        let mut gate = file.gate.lock().await;
+        if gate.writer.as_ref().is_some_and(|writer| writer.version() == version) {
+            // If that fails, its handles do, as after a write that fails.
+            let _ = self.commit(file, &mut gate).await;
         }
     }
 }

@@ -191,7 +191,7 @@ pub struct Alive {
 /// What a benefactor answers.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// The chunk is kept; room for so many more.
+    /// The chunk is kept; room for so many more beside what those that are not committed may need elsewhere.
     Stored(u64),
     /// Another life is meant.
     Stale,

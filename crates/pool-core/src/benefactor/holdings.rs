@@ -127,6 +127,11 @@ impl Held {
         self.draft || self.copying || self.named > 0
     }
 
+    /// Its session still may name what takes memory.
+    const fn is_draft_in_memory(&self) -> bool {
+        self.draft && self.piece.is_some()
+    }
+
     /// Its bytes are there, and as they came for all that is known.
     fn is_readable(&self) -> bool {
         (self.complete || planted(Bug::ReadBeforeStored)) && !self.damaged
@@ -172,6 +177,8 @@ pub struct Holdings {
     /// What the store had of a group when it was heard of last.
     stored: BTreeMap<GroupOf, BTreeSet<(Version, SessionId)>>,
     sessions_ended: BTreeSet<SessionId>,
+    /// How many are in memory that their session still may name.
+    drafts_in_memory: u64,
     effects: VecDeque<Effect>,
     /// Tables that have ended, of which the SSD has a record.
     tables_over: VecDeque<(GroupOf, Version, SessionId)>,
@@ -191,6 +198,7 @@ impl Holdings {
             orders: BTreeMap::new(),
             stored: BTreeMap::new(),
             sessions_ended: BTreeSet::new(),
+            drafts_in_memory: 0,
             effects: VecDeque::new(),
             tables_over: VecDeque::new(),
         }
@@ -217,6 +225,7 @@ impl Holdings {
     /// Its bytes are there and have the checksum that was announced; or not, and then it never came.
     pub fn stored(&mut self, instance: Instance, intact: bool) {
         let Some(held) = self.held.get_mut(&instance).filter(|held| !held.complete) else { return };
+        self.drafts_in_memory -= u64::from(held.is_draft_in_memory() && !intact);
         (held.complete, held.draft, held.copying) = (true, held.draft && intact, held.copying && intact);
         // Tables name it if it was to take the place of one that is damaged.
         held.damaged = !intact && !planted(Bug::FailedCopyCounts);
@@ -230,6 +239,12 @@ impl Holdings {
     #[must_use]
     pub fn credits(&self) -> u64 {
         self.buffers.credits()
+    }
+
+    /// Chunks that can be promised beside those in memory that are not committed: as much as these need elsewhere if benefactors die.
+    #[must_use]
+    pub fn spare_credits(&self) -> u64 {
+        self.credits().saturating_sub(self.drafts_in_memory)
     }
 
     /// What this version of a group is to be, before it is committed. The same table again is no failure; another one takes its place.
@@ -274,6 +289,7 @@ impl Holdings {
     /// A session withdraws what it wrote and did not seal: the write failed elsewhere, or was overwritten.
     pub fn withdraw(&mut self, instance: Instance) {
         if let Some(held) = self.held.get_mut(&instance) {
+            self.drafts_in_memory -= u64::from(held.is_draft_in_memory());
             held.draft = false;
             self.drop_if_unused(instance);
         }
@@ -426,7 +442,9 @@ impl Holdings {
             copying,
             named: 0,
         };
-        self.held.insert(instance, held);
+        let replaced = self.held.insert(instance, held);
+        self.drafts_in_memory += u64::from(draft);
+        self.drafts_in_memory -= u64::from(replaced.is_some_and(|replaced| replaced.is_draft_in_memory()));
         self.at.insert(piece, instance);
         Admission::Room(piece)
     }
@@ -489,6 +507,7 @@ impl Holdings {
             return;
         }
         let unused = !held.is_wanted();
+        self.drafts_in_memory -= u64::from(held.is_draft_in_memory() && (unused || held.on_ssd));
         if let Some(piece) = held.piece.take_if(|_| unused || held.on_ssd) {
             self.at.remove(&piece);
             self.buffers.gone(piece);

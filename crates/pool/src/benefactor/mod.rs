@@ -259,9 +259,9 @@ impl Benefactor {
                 holdings.stored(entry.instance, true);
                 self.puts.fetch_add(1, Ordering::Relaxed);
                 self.look_at(&holdings);
-                Reply::Stored(holdings.credits())
+                Reply::Stored(holdings.spare_credits())
             }
-            Admission::Here => Reply::Stored(self.holdings().credits()),
+            Admission::Here => Reply::Stored(self.holdings().spare_credits()),
             Admission::Stale => Reply::Stale,
             Admission::UnknownSession => Reply::UnknownSession,
             Admission::Coming | Admission::Full => {

@@ -38,6 +38,8 @@ use crate::chunks::CHUNK;
 use crate::manager::Content;
 use crate::span;
 
+/// Writings that were written over and keep their room until their benefactors are told, at most.
+const WITHDRAWN_MAX: usize = 16;
 /// Bytes that are committed at a time when room is short, at least.
 const UNCOMMITTED_MIN: u64 = 8 << 20;
 
@@ -248,7 +250,7 @@ impl Writer {
     /// # Errors
     /// [`Error`]: what was not committed is not in the file.
     pub async fn close(mut self) -> Result<(), Error> {
-        let closed = self.commit_and_close().await;
+        let closed = self.finish().await;
         if closed.is_err() {
             // What the session has said of itself in the store would hold for whoever opens the file until the session ends.
             let _ = self.abandon().await;
@@ -256,7 +258,11 @@ impl Writer {
         closed
     }
 
-    async fn commit_and_close(&mut self) -> Result<(), Error> {
+    /// The same; if it fails, the writer is to be abandoned. Nothing is written through it afterwards.
+    ///
+    /// # Errors
+    /// [`Error`]: what was not committed is not in the file.
+    pub async fn finish(&mut self) -> Result<(), Error> {
         self.is_well()?;
         let journal = self.inner.number().await?;
         match self.commit_and(true, Some(journal)).await? {
@@ -443,6 +449,10 @@ impl Writer {
             }
             self.uncommitted += u64::from(fresh.length);
             group.chunks.insert(chunk, fresh);
+        }
+        if self.withdrawn.len() >= WITHDRAWN_MAX {
+            let withdrawn = std::mem::take(&mut self.withdrawn);
+            self.withdraw(withdrawn);
         }
         self.placed(index).await?;
         self.put_missing(index, chunk);

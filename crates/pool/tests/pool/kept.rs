@@ -31,7 +31,7 @@ async fn reads(writer: &mut Writer, content: &[u8], (from, length): (usize, usiz
 fn a_file_of_which_little_is_kept_is_one_commit() {
     for copies in [1, 2] {
         run(async {
-            let pool = Pool::new(1, 3, 256);
+            let pool = Pool::new(1, 3, 240);
             let client = pool.client_of(keeps_little(&pool, copies)).await;
             let mut content = bytes(1, 70 * MIB + 1234);
             let mut writer = client.create("file").await.unwrap();
@@ -57,7 +57,7 @@ fn a_file_of_which_little_is_kept_is_one_commit() {
             client.unlink("file").await.unwrap();
             until("nothing is left of what was written over", async || {
                 let status = client.status().await.unwrap();
-                status.benefactors.iter().map(|(_, free)| free).sum::<u64>() == 3 * 256
+                status.benefactors.iter().map(|(_, free)| free).sum::<u64>() == 3 * 240
             })
             .await;
         });
@@ -108,7 +108,9 @@ fn what_no_benefactor_has_any_more_fails_the_writer_and_the_file_is_as_committed
     for copies in [1, 2] {
         run(async {
             let mut pool = Pool::new(1, 3, 128);
-            let client = pool.client_of(keeps_little(&pool, copies)).await;
+            let mut config = keeps_little(&pool, copies);
+            config.timeout = Duration::from_secs(15);
+            let client = pool.client_of(config).await;
             let content = bytes(1, 40 * MIB);
             write(&client, "file", &content[..5 * MIB]).await.unwrap();
             drained(&pool, &client, "file", &content[..5 * MIB]).await;
@@ -197,6 +199,39 @@ fn what_is_not_kept_is_laid_upon_what_others_commit() {
             }
             same(&format!("run {seed}"), &read(&first, "file").await.unwrap(), &expected);
             drained(&pool, &first, "file", &expected).await;
+        }
+    });
+}
+
+/// What was written of a chunk when others commit is laid upon that as it is.
+#[test]
+fn a_chunk_that_is_being_written_is_whole_after_others_have_committed() {
+    run(async {
+        let pool = Pool::new(1, 2, 48);
+        let (one, other) = (pool.client(1).await, pool.client(1).await);
+        for (seed, size) in (0..).zip([0, 10, MIB, 3 * MIB + 5]) {
+            let name = format!("file{size}");
+            let mut content = bytes(seed, size);
+            write(&one, &name, &content).await.unwrap();
+            let (mut a, mut b) = (one.append(&name).await.unwrap(), other.append(&name).await.unwrap());
+            let (log, change) = (bytes(seed + 10, 500), bytes(seed + 20, 100));
+            a.write(&log).await.unwrap();
+            if size > 2 * MIB {
+                a.write_at((MIB + 7) as u64, &change).await.unwrap();
+                content[MIB + 7..MIB + 107].copy_from_slice(&change);
+            }
+            content.extend(log);
+            b.write_at(0, b"x").await.unwrap();
+            b.sync().await.unwrap();
+            a.refresh().await.unwrap();
+            a.sync().await.unwrap();
+            if size > 0 {
+                content[0] = b'x';
+            }
+            same(&name, &read(&one, &name).await.unwrap(), &content);
+            a.close().await.unwrap();
+            b.close().await.unwrap();
+            drained(&pool, &one, &name, &content).await;
         }
     });
 }

@@ -31,6 +31,18 @@ impl Chunk {
         self.length == all && self.written.covers(all)
     }
 
+    /// It lies at one of these again that had left.
+    pub(super) fn return_to(&mut self, places: &[Place]) {
+        let at = &mut self.at;
+        self.spare.retain(|(place, instance)| {
+            let returns = places.contains(place) && !at.contains_key(&place.id);
+            if returns {
+                at.insert(place.id, *instance);
+            }
+            !returns
+        });
+    }
+
     /// It is not to lie at these benefactors any more; which of its writings are withdrawn. Those that are not kept here stay readable there.
     pub(super) fn leave(
         &mut self,
@@ -53,6 +65,14 @@ impl Chunk {
 }
 
 impl Group {
+    /// Which places a chunk is to have.
+    pub(super) fn lies_at(&self, number: u32) -> &[Place] {
+        match &self.placed {
+            Some((layout, stripe)) => &layout.columns[stripe.column(number.into())].places,
+            None => &[],
+        }
+    }
+
     pub(super) fn places(&self) -> Vec<Place> {
         self.placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places())
     }
@@ -68,14 +88,22 @@ impl Writer {
             return true;
         }
         let may_go = self.inner.copies > 1 || self.inner.media != Media::Ssd;
-        let groups = &mut self.groups;
+        let (groups, gone) = (&mut self.groups, &self.gone);
         self.kept.retain(|(index, number)| {
-            let Some(group) = groups.get_mut(index).filter(|_| over > 0) else { return over > 0 };
-            let has_all = |chunk: &Chunk| group.has_all(*number, &chunk.at);
-            let goes = match group.chunks.get(number).filter(|chunk| chunk.bytes.is_some()) {
-                Some(chunk) => may_go && chunk.may_go() && has_all(chunk),
-                None => true,
+            if over == 0 {
+                return true;
+            }
+            let group = groups.get_mut(index);
+            let kept = |group: &Group| group.chunks.get(number).is_some_and(|chunk| chunk.bytes.is_some());
+            // What is not kept any more was written over, or cut off.
+            let Some(group) = group.filter(|group| kept(group)) else {
+                over -= 1;
+                return false;
             };
+            let is_safe = group.lies_at(*number).iter().all(|place| !gone.contains(place));
+            let has_all = |chunk: &Chunk| group.has_all(*number, &chunk.at);
+            let goes =
+                may_go && is_safe && group.chunks.get(number).is_some_and(|chunk| chunk.may_go() && has_all(chunk));
             if let Some(chunk) = group.chunks.get_mut(number).filter(|_| goes) {
                 chunk.bytes = None;
             }
@@ -85,22 +113,28 @@ impl Writer {
         over == 0
     }
 
-    /// Whether a commit would name very many groups.
+    /// Whether a commit would name very many groups into which something was written.
     pub(super) fn is_wide(&self) -> bool {
-        self.groups.values().filter(|group| group.changed).count() > GROUPS_MAX
+        let is_written = |group: &&Group| group.changed && group.chunks.values().any(|chunk| chunk.draft);
+        self.groups.len() > GROUPS_MAX && self.groups.values().filter(is_written).count() > GROUPS_MAX
     }
 
     /// The bytes of a chunk that is not committed: kept here, or read from a benefactor; `places`: where its group lies.
-    pub(super) async fn bytes_of_draft(&self, chunk: &Chunk, places: &[Place], begins: u64) -> Result<Bytes, Error> {
-        if let Some(bytes) = &chunk.bytes {
-            return Ok(bytes.clone());
+    pub(super) async fn bytes_of_draft(
+        &mut self,
+        chunk: Chunk,
+        places: Vec<Place>,
+        begins: u64,
+    ) -> Result<Bytes, Error> {
+        if let Some(bytes) = chunk.bytes {
+            return Ok(bytes);
         }
         let until = self.inner.until();
         let at = |place: &Place| Some((*place, *chunk.at.get(&place.id)?));
-        let mut copies: Vec<_> = places.iter().filter_map(at).chain(chunk.spare.iter().copied()).collect();
-        // Whoever did not answer lately is asked last.
-        copies.sort_by_key(|(place, _)| self.gone.contains(place));
+        let mut copies: Vec<_> = places.iter().filter_map(at).chain(chunk.spare).collect();
         loop {
+            // Whoever did not answer lately is asked last.
+            copies.sort_by_key(|(place, _)| self.gone.contains(place));
             let (mut answers, mut forever) = (Vec::new(), true);
             for (place, instance) in &copies {
                 let entry = Entry { instance: *instance, length: chunk.length, crc: chunk.crc };
@@ -114,6 +148,7 @@ impl Writer {
                     Some(_) => "does not have it",
                     None => {
                         forever = false;
+                        self.gone.insert(*place);
                         "does not answer"
                     }
                 };

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use surgetank_pool_core::id::BenefactorId;
 use surgetank_pool_core::meta::operation::Refusal;
+use surgetank_pool_core::placement::{Layout, Stripe};
 
 use super::super::Error;
 use super::{Chunk, Group, Writer};
@@ -24,8 +25,11 @@ pub(super) enum Former {
 }
 
 /// What is not committed with the rest.
+#[derive(Default)]
 struct Aside {
     chunks: Vec<((u32, u32), Chunk)>,
+    /// Where their groups lie.
+    placed: BTreeMap<u32, (Layout, Stripe)>,
     /// Groups that stay as they are committed.
     groups: Vec<u32>,
     size: u64,
@@ -35,9 +39,7 @@ struct Aside {
 impl Group {
     /// Whether all places of a chunk have it.
     pub(super) fn has_all(&self, number: u32, at: &BTreeMap<BenefactorId, super::Instance>) -> bool {
-        self.placed.as_ref().is_some_and(|(layout, stripe)| {
-            layout.columns[stripe.column(number.into())].places.iter().all(|place| at.contains_key(&place.id))
-        })
+        self.placed.is_some() && self.lies_at(number).iter().all(|place| at.contains_key(&place.id))
     }
 
     /// Whether it can be committed without its chunks that do not have all their copies.
@@ -87,8 +89,7 @@ impl Writer {
 
     /// `None`: what would be committed is shorter than the file was cut off.
     fn set_aside(&mut self) -> Option<Aside> {
-        let mut aside =
-            Aside { chunks: Vec::new(), groups: Vec::new(), size: self.size, uncommitted: self.uncommitted };
+        let mut aside = Aside { size: self.size, uncommitted: self.uncommitted, ..Aside::default() };
         let mut end = self.size;
         for (index, group) in self.groups.iter_mut().filter(|(_, group)| group.changed) {
             let first = span::of_group(*index).0;
@@ -140,6 +141,8 @@ impl Writer {
         self.size = aside.size;
         for ((index, number), mut chunk) in aside.chunks {
             let Some(group) = self.groups.get_mut(&index) else { continue };
+            // A group of which nothing was committed has forgotten it.
+            group.placed = group.placed.take().or_else(|| aside.placed.get(&index).cloned());
             chunk.former = match group.chunks.remove(&number) {
                 Some(former) => Some(Former::Stored(Box::new(former))),
                 None if group.absent.remove(&number) => Some(Former::Absent),
@@ -167,6 +170,9 @@ impl Aside {
             Some(Former::Stored(former)) => drop(group.chunks.insert(number, *former)),
             Some(Former::Absent) => drop(group.absent.insert(number)),
             None => {}
+        }
+        if let Some(placed) = &group.placed {
+            self.placed.entry(index).or_insert_with(|| placed.clone());
         }
         self.chunks.push(((index, number), chunk));
     }

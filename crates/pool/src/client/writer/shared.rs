@@ -140,7 +140,7 @@ impl Writer {
         if let Some(Current { begins, bytes, written }) = self.current.take() {
             let (index, number) = span::of_byte(begins);
             let group = self.groups.entry(index).or_default();
-            let mut chunk = Chunk::default();
+            let mut chunk = Chunk::draft(bytes.into(), written);
             match group.chunks.remove(&number) {
                 Some(mut former) if former.draft => {
                     chunk.former = former.former.take();
@@ -150,7 +150,6 @@ impl Writer {
                 None if group.absent.remove(&number) => chunk.former = Some(Former::Absent),
                 None => {}
             }
-            (chunk.draft, chunk.bytes, chunk.written) = (true, Some(bytes.into()), written);
             group.chunks.insert(number, chunk);
         }
         for (index, group) in &mut self.groups {
@@ -202,7 +201,7 @@ impl Writer {
             return Ok(None);
         }
         let places = next.placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places());
-        let ours = self.bytes_of_draft(&next.chunk, &places, begins).await?;
+        let ours = self.bytes_of_draft(next.chunk.clone(), places, begins).await?;
         let Some(next) = self.pending.last() else { return Ok(None) };
         if written.covers(length) || begins >= self.committed {
             return Ok(Some(written.lay(&ours, &[], length).into()));

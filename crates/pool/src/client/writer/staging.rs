@@ -203,7 +203,8 @@ impl Writer {
         loop {
             let group = self.groups.get(&index).ok_or_else(|| unreadable(&self.path, never()))?;
             if let Some(draft) = group.chunks.get(&chunk).filter(|chunk| chunk.draft) {
-                return self.bytes_of_draft(draft, &group.places(), begins).await;
+                let (draft, places) = (draft.clone(), group.places());
+                return self.bytes_of_draft(draft, places, begins).await;
             }
             if group.absent.contains(&chunk) {
                 return self.read_base(begins).await;
@@ -385,6 +386,11 @@ impl Writer {
                     }
                 }
                 group.placed = Some((layout, stripe));
+                let numbers: Vec<u32> = group.chunks.keys().copied().collect();
+                for number in numbers {
+                    let places = group.lies_at(number).to_vec();
+                    group.chunks.get_mut(&number).into_iter().for_each(|chunk| chunk.return_to(&places));
+                }
             }
             // Whoever is not dead after all need not keep it.
             self.withdraw(left);

@@ -2,10 +2,11 @@
 //!
 //! A request costs etcd much more than a key in it. Whoever gets a turn reads for all that wait then, each of which began to wait before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use surgetank_pool_core::meta::Key;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::super::{Snapshot, Unavailable};
@@ -23,53 +24,74 @@ struct Waiting {
 
 /// See the module.
 pub(super) struct Gathered {
-    waiting: Mutex<Vec<Waiting>>,
+    waiting: Mutex<VecDeque<Waiting>>,
     turns: Semaphore,
 }
 
 impl Gathered {
     pub(super) const fn new() -> Self {
-        Self { waiting: Mutex::new(Vec::new()), turns: Semaphore::const_new(UNDER_WAY) }
+        Self { waiting: Mutex::new(VecDeque::new()), turns: Semaphore::const_new(UNDER_WAY) }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads keys by `read`, with those that others ask for at the same time.
-    pub(super) async fn read(
+    pub(super) async fn read<F: Future<Output = Result<Snapshot, Unavailable>>>(
         &self,
         keys: &[Key],
-        read: impl AsyncFn(&[Key]) -> Result<Snapshot, Unavailable>,
+        read: impl Fn(Vec<Key>) -> F,
     ) -> Result<Snapshot, Unavailable> {
         let (answer, mut answered) = oneshot::channel();
-        self.waiting().push(Waiting { keys: keys.to_owned(), answer });
+        self.waiting().push_back(Waiting { keys: keys.to_owned(), answer });
         tokio::select! {
             biased;
             answer = &mut answered => {
                 return match answer {
                     Ok(found) => Ok(found),
-                    Err(_) => read(keys).await,
+                    Err(_) => self.read_alone(keys, read).await,
                 };
             }
             turn = self.turns.acquire() => {
                 let _turn = turn.map_err(|error| Unavailable(error.to_string()))?;
-                self.read_all(&read).await;
+                // Many may wait that came first.
+                while self.read_together(&read).await {
+                    match answered.try_recv() {
+                        Ok(found) => return Ok(found),
+                        Err(TryRecvError::Closed) => break,
+                        Err(TryRecvError::Empty) => {}
+                    }
+                }
             }
         }
         match answered.await {
             Ok(found) => Ok(found),
-            Err(_) => read(keys).await,
+            Err(_) => self.read_alone(keys, read).await,
         }
     }
 
-    /// Reads for those who wait, as many as one request takes, until whoever has the turn is among them.
-    async fn read_all(&self, read: &impl AsyncFn(&[Key]) -> Result<Snapshot, Unavailable>) {
-        let all = std::mem::take(&mut *self.waiting());
-        let mut all = all.into_iter().peekable();
-        while all.peek().is_some() {
-            let (mut at, mut keys, mut asked) = (BTreeMap::<Key, usize>::new(), Vec::new(), Vec::new());
-            while let Some(next) = all.next_if(|next| keys.is_empty() || keys.len() + next.keys.len() <= KEYS_MAX) {
+    async fn read_alone<F: Future<Output = Result<Snapshot, Unavailable>>>(
+        &self,
+        keys: &[Key],
+        read: impl Fn(Vec<Key>) -> F,
+    ) -> Result<Snapshot, Unavailable> {
+        let _turn = self.turns.acquire().await.map_err(|error| Unavailable(error.to_string()))?;
+        read(keys.to_owned()).await
+    }
+
+    /// Reads for those who have waited longest, as many as one request takes; `false`: nobody waits.
+    async fn read_together<F: Future<Output = Result<Snapshot, Unavailable>>>(
+        &self,
+        read: &impl Fn(Vec<Key>) -> F,
+    ) -> bool {
+        let (mut at, mut keys, mut asked) = (BTreeMap::<Key, usize>::new(), Vec::new(), Vec::new());
+        {
+            let mut waiting = self.waiting();
+            let fits = |next: &Waiting, keys: usize| keys == 0 || keys + next.keys.len() <= KEYS_MAX;
+            while waiting.front().is_some_and(|next| fits(next, keys.len()))
+                && let Some(next) = waiting.pop_front()
+            {
                 for key in &next.keys {
                     at.entry(key.clone()).or_insert_with(|| {
                         keys.push(key.clone());
@@ -78,15 +100,18 @@ impl Gathered {
                 }
                 asked.push(next);
             }
-            let Ok(found) = read(&keys).await else { continue };
-            for Waiting { keys, answer } in asked {
-                let of = |key: &Key| at.get(key).and_then(|at| found.keys.get(*at).cloned().flatten());
-                let snapshot =
-                    Snapshot { revision: found.revision, keys: keys.iter().map(of).collect(), prefixes: Vec::new() };
-                // Whoever asked may have gone.
-                let _ = answer.send(snapshot);
-            }
         }
+        if asked.is_empty() {
+            return false;
+        }
+        let Ok(found) = read(keys).await else { return true };
+        for Waiting { keys, answer } in asked {
+            let of = |key: &Key| at.get(key).and_then(|at| found.keys.get(*at).cloned().flatten());
+            let keys = keys.iter().map(of).collect();
+            // Whoever asked may have gone.
+            let _ = answer.send(Snapshot { revision: found.revision, keys, prefixes: Vec::new() });
+        }
+        true
     }
 }
 
@@ -117,7 +142,7 @@ mod tests {
             Arc::new(Self { gathered: Gathered::new(), requests, may_answer })
         }
 
-        async fn answer(&self, keys: &[Key]) -> Result<Snapshot, Unavailable> {
+        async fn answer(&self, keys: Vec<Key>) -> Result<Snapshot, Unavailable> {
             let revision = Revision(self.requests.fetch_add(1, Ordering::Relaxed) as u64);
             drop(self.may_answer.acquire().await);
             let stored = |key: &Key| match key {
@@ -137,7 +162,7 @@ mod tests {
             let store = Arc::clone(self);
             tokio::spawn(async move {
                 let keys: Vec<Key> = numbers.into_iter().map(|number| Key::Node(Inode(number))).collect();
-                let found = store.gathered.read(&keys, async |keys| store.answer(keys).await).await?;
+                let found = store.gathered.read(&keys, |keys| store.answer(keys)).await?;
                 Ok(found.keys.into_iter().map(|stored| stored.map(|stored| stored.modified.0)).collect())
             })
         }

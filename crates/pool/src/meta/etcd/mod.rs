@@ -337,7 +337,8 @@ impl MetaStore for Etcd {
 
     async fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Unavailable> {
         if prefixes.is_empty() && !keys.is_empty() {
-            return self.gathered.read(keys, async |keys| repeated(|| self.read_once(keys, &[])).await).await;
+            let read = async move |keys: Vec<Key>| repeated(|| self.read_once(&keys, &[])).await;
+            return self.gathered.read(keys, read).await;
         }
         repeated(|| self.read_once(keys, prefixes)).await
     }
