@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -56,8 +57,13 @@ impl PoolFilesystem {
         Self { runtime, tree, directories: Arc::default() }
     }
 
+    /// What need not wait is answered by this thread, without waking another one.
     fn answer<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Tree>) -> F) {
-        self.runtime.spawn(work(Arc::clone(&self.tree)));
+        let _entered = self.runtime.enter();
+        let mut work = Box::pin(work(Arc::clone(&self.tree)));
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.runtime.spawn(work);
+        }
     }
 }
 

@@ -241,10 +241,11 @@ impl Holdings {
         self.buffers.credits()
     }
 
-    /// Chunks that can be promised beside those in memory that are not committed: as much as these need elsewhere if benefactors die.
+    /// Chunks that can be promised and leave room for what others had and nobody has committed: of three benefactors of which one dies, each
+    /// of the two gets half as much more as it has.
     #[must_use]
     pub fn spare_credits(&self) -> u64 {
-        self.credits().saturating_sub(self.drafts_in_memory)
+        self.credits().saturating_sub(self.drafts_in_memory / 2)
     }
 
     /// What this version of a group is to be, before it is committed. The same table again is no failure; another one takes its place.

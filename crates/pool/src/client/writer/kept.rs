@@ -102,13 +102,13 @@ impl Writer {
             };
             let is_safe = group.lies_at(*number).iter().all(|place| !gone.contains(place));
             let has_all = |chunk: &Chunk| group.has_all(*number, &chunk.at);
-            let goes =
+            let is_dropped =
                 may_go && is_safe && group.chunks.get(number).is_some_and(|chunk| chunk.may_go() && has_all(chunk));
-            if let Some(chunk) = group.chunks.get_mut(number).filter(|_| goes) {
+            if let Some(chunk) = group.chunks.get_mut(number).filter(|_| is_dropped) {
                 chunk.bytes = None;
             }
-            over -= usize::from(goes);
-            !goes
+            over -= usize::from(is_dropped);
+            !is_dropped
         });
         over == 0
     }
