@@ -236,7 +236,11 @@ async fn begin(config: &Config, target: PathBuf) -> Result<(Sessions, Vec<String
         let with = if media == Media::Ssd { " with SSDs" } else { "" };
         if domains.len() < usize::from(copies) {
             remarks.push(format!(
-                "files have {copies} copies on different benefactors{with}, and the pool has {} now: writes wait for more",
+                "files have {}, and the pool has {} now: writes wait for more",
+                match copies {
+                    1 => format!("one copy on a benefactor{with}"),
+                    more => format!("{more} copies on different benefactors{with}"),
+                },
                 domains.len()
             ));
         }

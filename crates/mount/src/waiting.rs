@@ -2,6 +2,7 @@
 //! a file grow: as a kernel writes back pages that have been dirty for a while.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,10 +40,9 @@ impl Tree {
                 let looks = former.filter(|(of, _)| *of == version).map_or(1, |(_, looks)| looks + 1);
                 if looks < LOOKS {
                     found.insert(file.inode, (version, looks));
-                } else if !committing.contains_key(&file.inode) {
+                } else if let Entry::Vacant(of_file) = committing.entry(file.inode) {
                     let tree = Arc::clone(&self);
-                    committing
-                        .insert(file.inode, tokio::spawn(async move { tree.commit_if_still(&file, version).await }));
+                    of_file.insert(tokio::spawn(async move { tree.commit_if_still(&file, version).await }));
                 }
             }
             waiting = found;

@@ -256,8 +256,11 @@ impl Up {
             false => format!(" --token {}", line(&key.display().to_string())),
         };
         output::print(&format!(
-            "pool://{address}: {} lend {memory}{} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY{token}",
-            count(self.benefactors as usize, "benefactor"),
+            "pool://{address}: {} {memory}{} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY{token}",
+            match self.benefactors {
+                1 => "1 benefactor lends".to_owned(),
+                more => format!("{more} benefactors lend"),
+            },
             self.ssd.map(|ssd| format!(" and {ssd} of SSD")).unwrap_or_default()
         ))
     }

@@ -88,6 +88,7 @@ impl Manager {
         };
         grant.map_or(Ok(()), |grant| rights::may_begin(grant, &begin))?;
         let (mount, of) = self.mount(&begin).await?;
+        self.begun.notify_one();
         grant.map_or(Ok(()), |grant| rights::may_use(grant, &of))?;
         let time = self.config.session;
         let lease = self.store.grant(time).await.map_err(unavailable)?;

@@ -32,6 +32,7 @@ use surgetank_pool_core::id::Revision;
 use surgetank_pool_core::membership;
 use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::{Key, Value};
+use tokio::sync::Notify;
 use tonic::Status as Refused;
 
 pub(crate) use self::answers::groups;
@@ -122,6 +123,8 @@ pub struct Manager {
     rate: rate::Rate,
     room: room::Room,
     targets: union::Targets,
+    /// Some mount has begun a session, perhaps its first: it has a publisher soon.
+    begun: Notify,
     /// The next number that nobody else has, and the end of the block.
     numbers: AtomicU64,
     attempts: AtomicU64,
@@ -237,6 +240,7 @@ impl Manager {
             rate: rate::Rate::default(),
             room: room::Room::default(),
             targets: union::Targets::default(),
+            begun: Notify::new(),
             numbers: AtomicU64::new(id * NUMBERS),
             attempts: AtomicU64::new(0),
             pool,

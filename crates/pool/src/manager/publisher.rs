@@ -41,7 +41,8 @@ pub(super) async fn run(manager: &Arc<Manager>) {
                 }
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        // The target of a mount is not looked at before it has a publisher, so that the first one waits for that.
+        let _ = tokio::time::timeout(PAUSE, manager.begun.notified()).await;
     }
 }
 
