@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -61,9 +62,18 @@ impl PoolFilesystem {
     fn answer<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Tree>) -> F) {
         let _entered = self.runtime.enter();
         let mut work = Box::pin(work(Arc::clone(&self.tree)));
-        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.runtime.spawn(work);
+        let poll = || work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        match std::panic::catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(Poll::Ready(())) => {}
+            Ok(Poll::Pending) => drop(self.runtime.spawn(work)),
+            // As in a task of the runtime: who asked gets EIO from what is dropped, and the file system goes on.
+            Err(_) => tracing::error!("a request of the kernel has failed by a fault of this program"),
         }
+    }
+
+    /// The same for what may close files at the target, which may be stuck.
+    fn answer_apart<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Tree>) -> F) {
+        self.runtime.spawn(work(Arc::clone(&self.tree)));
     }
 }
 
@@ -374,7 +384,7 @@ impl Filesystem for PoolFilesystem {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer(async move |tree| {
+        self.answer_apart(async move |tree| {
             tree.release(handle.0).await;
             reply.ok();
         });

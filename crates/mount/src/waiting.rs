@@ -18,7 +18,8 @@ const LOOKS: u32 = 4;
 impl Tree {
     /// Commits what has waited for at most that long, and at least three quarters of it, each file beside the others. It never ends.
     pub(crate) async fn commit_waiting(self: Arc<Self>, longest: Duration) {
-        let mut waiting: BTreeMap<Inode, (Version, u32)> = BTreeMap::new();
+        // Of which version each is, as far as that is known, and in how many looks it was not committed.
+        let mut waiting: BTreeMap<Inode, (Option<Version>, u32)> = BTreeMap::new();
         let mut committing: BTreeMap<Inode, JoinHandle<()>> = BTreeMap::new();
         loop {
             tokio::time::sleep(longest / LOOKS).await;
@@ -28,19 +29,22 @@ impl Tree {
                 let former = waiting.get(&file.inode).copied();
                 let version = match file.gate.try_lock() {
                     // A new file into which nothing was written is empty for everybody already.
-                    Ok(gate) => gate
-                        .writer
-                        .as_ref()
-                        .filter(|writer| !gate.is_empty && !writer.is_committed())
-                        .map(|it| it.version()),
-                    // It is written or read at this moment: what it was, it is.
-                    Err(_) => former.map(|(version, _)| version),
+                    Ok(gate) => match gate.writer.as_ref().filter(|writer| !gate.is_empty && !writer.is_committed()) {
+                        Some(writer) => Some(writer.version()),
+                        None => continue,
+                    },
+                    // It is written or read at this moment: perhaps at each.
+                    Err(_) => former.and_then(|(version, _)| version),
                 };
-                let Some(version) = version else { continue };
-                let looks = former.filter(|(of, _)| *of == version).map_or(1, |(_, looks)| looks + 1);
+                let is_same = |of: Option<Version>| of.is_none() || version.is_none() || of == version;
+                let looks = former.filter(|(of, _)| is_same(*of)).map_or(1, |(_, looks)| looks + 1);
                 if looks < LOOKS {
                     found.insert(file.inode, (version, looks));
-                } else if let Entry::Vacant(of_file) = committing.entry(file.inode) {
+                    continue;
+                }
+                // Counted anew, as long as it is not known to be committed.
+                found.insert(file.inode, (None, 0));
+                if let Entry::Vacant(of_file) = committing.entry(file.inode) {
                     let tree = Arc::clone(&self);
                     of_file.insert(tokio::spawn(async move { tree.commit_if_still(&file, version).await }));
                 }
@@ -49,15 +53,16 @@ impl Tree {
         }
     }
 
-    /// Commits a file unless somebody else has done it.
-    async fn commit_if_still(&self, file: &File, version: Version) {
+    /// Commits a file unless somebody else has committed it since it had that version.
+    async fn commit_if_still(&self, file: &File, version: Option<Version>) {
         let Ok(client) = self.client().await else { return };
         // A file is not held up while nobody would take its commit.
         if client.status().await.is_err() {
             return;
         }
         let mut gate = file.gate.lock().await;
-        if gate.writer.as_ref().is_some_and(|writer| writer.version() == version) {
+        if !gate.is_empty && gate.writer.as_ref().is_some_and(|writer| version.is_none_or(|of| writer.version() == of))
+        {
             // If that fails, its handles do, as after a write that fails.
             let _ = self.commit(file, &mut gate).await;
         }

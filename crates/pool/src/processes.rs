@@ -10,6 +10,7 @@ use surgetank_pool_core::id::{BenefactorId, Domain};
 use surgetank_pool_core::meta::value::Lends;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::benefactor;
 use crate::benefactor::ssd::{Directory, Ssd};
@@ -56,7 +57,11 @@ impl Running {
     }
 
     fn has_ended(&mut self) -> Option<String> {
-        self.ended.try_recv().ok()
+        match self.ended.try_recv() {
+            Ok(why) => Some(why),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Closed) => Some("it has failed by a fault of this program: see its log".to_owned()),
+        }
     }
 }
 

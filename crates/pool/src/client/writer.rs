@@ -267,7 +267,11 @@ impl Writer {
         let journal = self.inner.number().await?;
         match self.commit_and(true, Some(journal)).await? {
             true => Ok(()),
-            false => self.inner.close(&self.path, self.inode).await,
+            false => {
+                let withdrawn = std::mem::take(&mut self.withdrawn);
+                self.withdraw(withdrawn);
+                self.inner.close(&self.path, self.inode).await
+            }
         }
     }
 
@@ -523,7 +527,12 @@ impl Writer {
                 self.gone.extend(places);
                 return Ok(false);
             }
-            Err(error) => return Err(error),
+            Err(error @ (Error::Refused(..) | Error::StoreFull(..))) => return Err(error),
+            // It may have taken place: its tables are not to be sealed otherwise.
+            Err(error) => {
+                self.failed = Some(error.clone());
+                return Err(error);
+            }
         }
         Ok(true)
     }
@@ -546,6 +555,8 @@ impl Writer {
         }
         self.uncommitted = 0;
         self.kept.clear();
+        // What is written next may lie elsewhere, and there is more room soon.
+        self.room.clear();
         let session = self.inner.session;
         let mut drafts = std::mem::take(&mut self.withdrawn);
         for group in self.groups.values_mut().filter(|group| group.changed) {
