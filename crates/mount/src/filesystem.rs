@@ -1,13 +1,13 @@
 //! The calls of the kernel: each is answered by a task, so that one that waits holds up no other.
 
+mod requests;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -56,24 +56,6 @@ pub(crate) struct PoolFilesystem {
 impl PoolFilesystem {
     pub(crate) fn new(runtime: Runtime, tree: Arc<Tree>) -> Self {
         Self { runtime, tree, directories: Arc::default() }
-    }
-
-    /// What need not wait is answered by this thread, without waking another one.
-    fn answer<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Tree>) -> F) {
-        let _entered = self.runtime.enter();
-        let mut work = Box::pin(work(Arc::clone(&self.tree)));
-        let poll = || work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        match std::panic::catch_unwind(AssertUnwindSafe(poll)) {
-            Ok(Poll::Ready(())) => {}
-            Ok(Poll::Pending) => drop(self.runtime.spawn(work)),
-            // As in a task of the runtime: who asked gets EIO from what is dropped, and the file system goes on.
-            Err(_) => tracing::error!("a request of the kernel has failed by a fault of this program"),
-        }
-    }
-
-    /// The same for what may close files at the target, which may be stuck.
-    fn answer_apart<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Tree>) -> F) {
-        self.runtime.spawn(work(Arc::clone(&self.tree)));
     }
 }
 
