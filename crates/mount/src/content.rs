@@ -400,15 +400,15 @@ impl Tree {
         if handle.closed_by(owner) {
             gate.active -= 1;
         }
+        if gate.active == 0 && !gate.is_empty && !gate.is_kept {
+            // Committed and closed in one transaction.
+            return self.close_if_idle(file, &mut gate).await;
+        }
         self.commit(file, &mut gate).await?;
-        if gate.active > 0 || gate.writer.is_none() {
-            return Ok(());
-        }
-        if gate.is_empty {
+        if gate.active == 0 && gate.writer.is_some() && gate.is_empty {
             self.closed().insert(file.inode);
-            return Ok(());
         }
-        self.close_if_idle(file, &mut gate).await
+        Ok(())
     }
 
     /// Has the target see a file that nobody writes any more, unless it has no name.

@@ -1,5 +1,7 @@
 //! The calls of the kernel: each is answered by a task, so that one that waits holds up no other.
 
+mod requests;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
@@ -54,10 +56,6 @@ pub(crate) struct PoolFilesystem {
 impl PoolFilesystem {
     pub(crate) fn new(runtime: Runtime, tree: Arc<Tree>) -> Self {
         Self { runtime, tree, directories: Arc::default() }
-    }
-
-    fn answer<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Tree>) -> F) {
-        self.runtime.spawn(work(Arc::clone(&self.tree)));
     }
 }
 
@@ -368,7 +366,7 @@ impl Filesystem for PoolFilesystem {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer(async move |tree| {
+        self.answer_apart(async move |tree| {
             tree.release(handle.0).await;
             reply.ok();
         });

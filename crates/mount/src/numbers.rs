@@ -112,6 +112,18 @@ impl Numbers {
         Ok((directory, Path(names)))
     }
 
+    /// The directories above what the kernel names that the target alone has, from the uppermost on.
+    pub(crate) fn way_to(&self, number: INodeNo) -> Vec<INodeNo> {
+        let table = self.table();
+        let above = |number: &INodeNo| {
+            let parent = table.known.get(&number.0)?.parent;
+            table.known.get(&parent).filter(|known| known.pool.is_none()).map(|_| INodeNo(parent))
+        };
+        let mut way: Vec<INodeNo> = std::iter::successors(above(&number), above).collect();
+        way.reverse();
+        way
+    }
+
     /// The number of what the target alone has under a name, where it has the number `at_target`; `was`: it had, and may be imported.
     pub(crate) fn at_target(&self, parent: INodeNo, name: &Name, at_target: u64, was: bool) -> INodeNo {
         let mut table = self.table();
@@ -242,6 +254,7 @@ mod tests {
         let directory = numbers.at_target(INodeNo::ROOT, &name("d"), 17, false);
         let file = numbers.at_target(directory, &name("f"), 18, false);
         assert_eq!(numbers.place(file), Ok((Inode(3), Path(vec![name("d"), name("f")]))));
+        assert_eq!((numbers.way_to(file), numbers.way_to(directory)), (vec![directory], Vec::new()));
         assert_eq!(numbers.at_target(directory, &name("f"), 18, false), file);
         assert_ne!(numbers.at_target(directory, &name("hard link"), 18, false), file);
         assert_ne!(numbers.at_target(directory, &name("f"), 19, false), file, "another file");
@@ -249,6 +262,7 @@ mod tests {
         numbers.unnamed(INodeNo::ROOT, &name("d"));
         assert_eq!(numbers.place(file), Ok((Inode(1 << 30), Path(vec![name("f")]))));
         assert_eq!((numbers.number(Inode(1 << 30)), numbers.inode(directory)), (directory, Some(Inode(1 << 30))));
+        assert!(numbers.way_to(file).is_empty(), "its directory is the pool's");
         assert_eq!((numbers.inode(file), numbers.inode(INodeNo::ROOT)), (None, Some(Inode(3))));
         assert_eq!(numbers.number(Inode(3)), INodeNo::ROOT);
     }

@@ -71,6 +71,14 @@ impl Tree {
         if let Some(inode) = self.numbers.inode(number) {
             return Ok(inode);
         }
+        // Each directory on the way keeps its number here: whoever stands in it would stand nowhere otherwise.
+        for above in self.numbers.way_to(number) {
+            self.import(above).await?;
+        }
+        self.import(number).await
+    }
+
+    async fn import(&self, number: INodeNo) -> Result<Inode, Errno> {
         let (directory, path) = self.numbers.place(number)?;
         let client = self.client().await?;
         let what = path.0.last().map(Name::to_string).unwrap_or_default();
@@ -126,6 +134,12 @@ impl Tree {
         let (directory, mut path) = self.numbers.place(parent)?;
         path.0.push(name.clone());
         let stat = self.client().await?.below(directory, &path, &shown).await.map_err(|error| errno(&error))?;
+        // It may have been imported a moment ago, by a task that is about to say so.
+        if let Some(number) = self.numbers.named(parent, &name).filter(|_| stat.is_directory && !stat.at_target)
+            && self.inode(number).await.is_ok_and(|inode| inode == stat.inode)
+        {
+            return Ok(self.attributes_as(number, &stat));
+        }
         Ok(self.attributes_at(parent, &name, &stat))
     }
 
