@@ -1,4 +1,4 @@
-//! The calls of the kernel: each is answered by a task, so that one that waits holds up no other.
+//! The calls of the kernel: one that has to wait is answered by a task, so that it holds up no other.
 
 mod requests;
 

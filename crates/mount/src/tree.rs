@@ -135,7 +135,9 @@ impl Tree {
         path.0.push(name.clone());
         let stat = self.client().await?.below(directory, &path, &shown).await.map_err(|error| errno(&error))?;
         // It may have been imported a moment ago, by a task that is about to say so.
-        if let Some(number) = self.numbers.named(parent, &name).filter(|_| stat.is_directory && !stat.at_target)
+        if stat.is_directory
+            && !stat.at_target
+            && let Some(number) = self.numbers.named(parent, &name)
             && self.inode(number).await.is_ok_and(|inode| inode == stat.inode)
         {
             return Ok(self.attributes_as(number, &stat));

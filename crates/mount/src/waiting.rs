@@ -57,7 +57,7 @@ impl Tree {
     async fn commit_if_still(&self, file: &File, version: Option<Version>) {
         let Ok(client) = self.client().await else { return };
         // A file is not held up while nobody would take its commit.
-        if client.status().await.is_err() {
+        if client.node(file.inode, &file.what).await.is_err() {
             return;
         }
         let mut gate = file.gate.lock().await;
