@@ -19,7 +19,9 @@ use crate::manager::{ASIDE, Content, Reply, Request, draft_name};
 use crate::span;
 
 /// How long a benefactor may take for a chunk.
-const ANSWER: Duration = Duration::from_secs(5);
+pub(super) const ANSWER: Duration = Duration::from_secs(5);
+/// What a benefactor says, or shows, of a chunk with other bytes than were put.
+pub(super) const DAMAGED: &str = "has it damaged";
 
 /// A file that is read.
 #[derive(Clone)]
@@ -208,19 +210,25 @@ pub(super) async fn read_chunk(
     for place in column.places.iter().cycle().skip(first).take(column.places.len()) {
         let of = (GroupOf { inode, group: index }, version, group.by);
         let get = Get { incarnation: place.incarnation, of, chunk, ticket: ticket.clone() };
-        let answer = match inner.ask_benefactor(place.id, chunks::Request::Get(get), ANSWER).await {
-            Some(chunks::Reply::Chunk(crc, bytes)) if crc32c::crc32c(&bytes) == crc => return Ok(bytes),
-            Some(chunks::Reply::Chunk(..) | chunks::Reply::Corrupt) => "has it damaged",
-            Some(chunks::Reply::Stale) => "has begun anew since",
-            Some(_) => "does not have it",
-            None => {
-                forever = false;
-                "does not answer"
-            }
-        };
-        answers.push(format!("benefactor {} {answer}", place.id));
+        let answer = inner.ask_benefactor(place.id, chunks::Request::Get(get), ANSWER).await;
+        forever &= answer.is_some();
+        match intact(answer) {
+            Ok((_, bytes)) => return Ok(bytes),
+            Err(why) => answers.push(format!("benefactor {} {why}", place.id)),
+        }
     }
     Err(Failed { why: answers.join(", "), forever })
+}
+
+/// The checksum and bytes of a chunk that a benefactor was asked for, or what is wrong with its answer.
+pub(super) fn intact(answer: Option<chunks::Reply>) -> Result<(u32, Bytes), &'static str> {
+    match answer {
+        Some(chunks::Reply::Chunk(crc, bytes)) if crc32c::crc32c(&bytes) == crc => Ok((crc, bytes)),
+        Some(chunks::Reply::Chunk(..) | chunks::Reply::Corrupt) => Err(DAMAGED),
+        Some(chunks::Reply::Stale) => Err("has begun anew since"),
+        Some(_) => Err("does not have it"),
+        None => Err("does not answer"),
+    }
 }
 
 /// A file at the target that has what the pool does not have of one.

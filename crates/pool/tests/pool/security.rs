@@ -128,6 +128,7 @@ fn no_service_reads_a_request_without_a_token_of_the_pool() {
             chunks::Request::Forget(News::default()).method(),
             "/surgetank.pool.Chunks/Put",
             "/surgetank.pool.Chunks/Get",
+            "/surgetank.pool.Chunks/Draft",
             "/surgetank.pool.Chunks/DrainPart",
         ];
         let manager = of_manager.map(|method| (&pool.managers[0].address, method));

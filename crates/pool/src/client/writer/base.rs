@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use surgetank_pool_core::meta::operation::Refusal;
 use surgetank_pool_core::meta::value::Base;
-use surgetank_pool_core::placement::{Layout, Stripe};
+use surgetank_pool_core::placement::{Layout, Place, Stripe};
 
 use tokio::time::Instant;
 
@@ -24,6 +24,11 @@ pub(super) fn placed(layout: Layout) -> Option<(Layout, Stripe)> {
     }
     let stripe = Stripe::new(&layout);
     Some((layout, stripe))
+}
+
+/// Where that is.
+pub(super) fn places(placed: Option<&(Layout, Stripe)>) -> Vec<Place> {
+    placed.map_or_else(Vec::new, |(layout, _)| layout.places())
 }
 
 impl Group {

@@ -7,20 +7,18 @@
 //! With one copy nothing but the benefactor has it then. If that dies, the file lacks it as it lacks what was committed before; unless that
 //! survives on an SSD, so that with one copy on SSD everything is kept, and committed when it is too much.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, Instance};
 use surgetank_pool_core::id::BenefactorId;
 use surgetank_pool_core::placement::{Media, Place};
 use tokio::time::Instant;
 
+use super::super::reader::{ANSWER, DAMAGED, intact};
 use super::super::{Error, LOOK};
+use super::base::places;
 use super::{Chunk, Group, Writer};
-use crate::chunks::{self, CHUNK, Draft, Reply};
+use crate::chunks::{self, CHUNK, Draft};
 
-/// How long a benefactor may take for a chunk.
-const ANSWER: Duration = Duration::from_secs(5);
 /// Groups that one commit may name: each takes a part of the store's transaction.
 const GROUPS_MAX: usize = 32;
 
@@ -74,7 +72,7 @@ impl Group {
     }
 
     pub(super) fn places(&self) -> Vec<Place> {
-        self.placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places())
+        places(self.placed.as_ref())
     }
 }
 
@@ -139,20 +137,17 @@ impl Writer {
             for (place, instance) in &copies {
                 let entry = Entry { instance: *instance, length: chunk.length, crc: chunk.crc };
                 let draft = Draft { incarnation: place.incarnation, inode: self.inode, entry };
-                let answer = match self.inner.ask_benefactor(place.id, chunks::Request::Draft(draft), ANSWER).await {
-                    Some(Reply::Chunk(crc, bytes)) if crc == chunk.crc && crc32c::crc32c(&bytes) == crc => {
-                        return Ok(bytes);
-                    }
-                    Some(Reply::Chunk(..) | Reply::Corrupt) => "has it damaged",
-                    Some(Reply::Stale) => "has begun anew since",
-                    Some(_) => "does not have it",
-                    None => {
-                        forever = false;
-                        self.gone.insert(*place);
-                        "does not answer"
-                    }
+                let answer = self.inner.ask_benefactor(place.id, chunks::Request::Draft(draft), ANSWER).await;
+                if answer.is_none() {
+                    forever = false;
+                    self.gone.insert(*place);
+                }
+                let why = match intact(answer) {
+                    Ok((crc, bytes)) if crc == chunk.crc => return Ok(bytes),
+                    Ok(_) => DAMAGED,
+                    Err(why) => why,
                 };
-                answers.push(format!("benefactor {} {answer}", place.id));
+                answers.push(format!("benefactor {} {why}", place.id));
             }
             if forever || Instant::now() >= until {
                 let why = format!("it is not committed, and {}", answers.join(", "));

@@ -18,6 +18,7 @@ use surgetank_pool_core::meta::operation::Refusal;
 use surgetank_pool_core::placement::{Layout, Stripe};
 use surgetank_pool_core::written::Written;
 
+use super::base::places;
 use super::part::Former;
 use super::{Chunk, Current, Error, Writer};
 use crate::chunks::CHUNK;
@@ -200,8 +201,8 @@ impl Writer {
         if next.chunk.bytes.is_none() && written.covers(length) && next.chunk.length == length {
             return Ok(None);
         }
-        let places = next.placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places());
-        let ours = self.bytes_of_draft(next.chunk.clone(), places, begins).await?;
+        let (draft, places) = (next.chunk.clone(), places(next.placed.as_ref()));
+        let ours = self.bytes_of_draft(draft, places, begins).await?;
         let Some(next) = self.pending.last() else { return Ok(None) };
         if written.covers(length) || begins >= self.committed {
             return Ok(Some(written.lay(&ours, &[], length).into()));
@@ -226,12 +227,12 @@ impl Writer {
     async fn stage_next(&mut self, laid: Option<Bytes>) -> Result<(), Error> {
         let Some(Pending { at: (index, number), mut chunk, placed, .. }) = self.pending.pop() else { return Ok(()) };
         let begins = begins((index, number));
-        let former = placed.as_ref().map_or_else(Vec::new, |(layout, _)| layout.places());
+        let former = places(placed.as_ref());
         let mut stays = BTreeSet::new();
         if let Some(group) = self.groups.get_mut(&index) {
             group.placed = group.placed.take().or(placed);
-            if let Some((layout, stripe)) = group.placed.as_ref().filter(|_| laid.is_none() || chunk.bytes == laid) {
-                stays.extend(layout.columns[stripe.column(number.into())].places.iter().map(|place| place.id));
+            if laid.is_none() || chunk.bytes == laid {
+                stays.extend(group.lies_at(number).iter().map(|place| place.id));
             }
         }
         let mut gone = chunk.leave(|id| !stays.contains(&id), &former);

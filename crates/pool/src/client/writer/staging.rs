@@ -242,8 +242,7 @@ impl Writer {
     }
 
     fn put_to_column(&mut self, index: u32, number: u32, chunk: Chunk, bytes: Bytes) {
-        let Some(placed) = self.groups.get(&index).and_then(|group| group.placed.as_ref()) else { return };
-        let column = placed.0.columns[placed.1.column(number.into())].places.clone();
+        let column = self.groups.get(&index).map_or_else(Vec::new, |group| group.lies_at(number).to_vec());
         for place in column {
             if chunk.at.contains_key(&place.id) || self.gone.contains(&place) {
                 continue;
@@ -324,14 +323,9 @@ impl Writer {
                 self.placed(index).await?;
             }
             let mut missing = Vec::new();
-            for (index, group) in self.groups.iter().filter(|(_, group)| group.changed) {
-                let Some((layout, stripe)) = &group.placed else { continue };
-                for (number, chunk) in &group.chunks {
-                    let places = &layout.columns[stripe.column((*number).into())].places;
-                    if places.iter().any(|place| !chunk.at.contains_key(&place.id)) {
-                        missing.push((*index, *number));
-                    }
-                }
+            for (index, group) in self.groups.iter().filter(|(_, group)| group.changed && group.placed.is_some()) {
+                let lacks = |(number, chunk): &(&u32, &Chunk)| !group.has_all(**number, &chunk.at);
+                missing.extend(group.chunks.iter().filter(lacks).map(|(number, _)| (*index, *number)));
             }
             if missing.is_empty() {
                 self.withdraw_spares();
@@ -405,7 +399,7 @@ impl Writer {
         let version = self.version.next();
         for (index, group) in self.groups.iter().filter(|(_, group)| group.changed && !group.chunks.is_empty()) {
             let of = (GroupOf { inode: self.inode, group: *index }, version, self.inner.session);
-            for place in group.placed.iter().flat_map(|(layout, _)| layout.places()) {
+            for place in group.places() {
                 let durable = self.inner.media == Media::Ssd;
                 let seal = Seal { incarnation: place.incarnation, of, table: group.table(place.id), durable };
                 let (inner, index) = (Arc::clone(&self.inner), *index);

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::super::{Snapshot, Unavailable};
 
-/// Requests under way at a time: while one is, the next is gathered, and nobody waits for more than one that is not his.
+/// Requests under way at a time: while they are, the next is gathered.
 const UNDER_WAY: usize = 2;
 /// Keys of one request.
 const KEYS_MAX: usize = 128;
