@@ -44,19 +44,15 @@ impl Memory {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), UnsafeCell::raw_get(room.as_ptr()), bytes.len()) };
     }
 
-    /// A piece's bytes, copied.
+    /// A piece's bytes, where they lie.
     ///
     /// # Safety
-    /// The piece was written, its room is kept until this returns, and nobody writes it.
-    pub(super) unsafe fn read(&self, piece: Piece) -> Vec<u8> {
+    /// The piece was written, and its room is kept and nobody writes it as long as the slice is used.
+    pub(super) unsafe fn read(&self, piece: Piece) -> &[u8] {
         let room = self.room(piece);
-        let mut bytes = Vec::with_capacity(room.len());
-        // SAFETY: as in `write`; the vector has room for so many, and all of them are written before its length says so.
-        unsafe {
-            std::ptr::copy_nonoverlapping(UnsafeCell::raw_get(room.as_ptr()), bytes.as_mut_ptr(), room.len());
-            bytes.set_len(room.len());
-        }
-        bytes
+        // SAFETY: by the caller's promise no one writes these cells while the slice lives. `UnsafeCell<u8>` has the layout of `u8`, and
+        // `raw_get` keeps the slice's provenance.
+        unsafe { std::slice::from_raw_parts(UnsafeCell::raw_get(room.as_ptr()), room.len()) }
     }
 
     fn room(&self, piece: Piece) -> &[UnsafeCell<u8>] {

@@ -278,46 +278,53 @@ impl Benefactor {
         }
     }
 
-    /// Reads a chunk that a table names, and verifies it.
-    fn chunk(&self, of: TableOf, chunk: u32) -> Result<(Entry, Vec<u8>), Reply> {
+    /// Finds a chunk that a table names, and verifies it.
+    fn chunk(self: &Arc<Self>, of: TableOf, chunk: u32) -> Result<(Entry, Reading), Reply> {
         let found = self.holdings().find(of.0, of.1, of.2, chunk);
         let (entry, location) = found.ok_or(Reply::NotHere)?;
-        self.found(&entry, location, &format_args!("chunk {chunk} of {of:?}")).map(|bytes| (entry, bytes))
+        self.verified(&entry, location, &format_args!("chunk {chunk} of {of:?}")).map(|reading| (entry, reading))
     }
 
-    /// Reads a chunk that was found, and verifies it.
-    fn found(&self, entry: &Entry, location: Location, what: &impl std::fmt::Display) -> Result<Vec<u8>, Reply> {
-        let bytes = self.content(entry, location);
-        let intact = bytes.as_ref().is_ok_and(|bytes| crc32c::crc32c(bytes) == entry.crc);
-        let mut holdings = self.holdings();
-        if !intact {
-            let why = bytes.as_ref().err().map(|error| format!(": {error}")).unwrap_or_default();
-            tracing::error!("{what} is damaged{why}");
-            self.damaged(&mut holdings, entry.instance);
+    /// Verifies a chunk that was found.
+    fn verified(
+        self: &Arc<Self>,
+        entry: &Entry,
+        location: Location,
+        what: &impl std::fmt::Display,
+    ) -> Result<Reading, Reply> {
+        let content = self.content(entry, location);
+        // The read is over when this is dropped, also if the chunk is damaged.
+        let reading = |content| Reading { of: Arc::clone(self), instance: entry.instance, content };
+        let (reading, why) = match content {
+            Ok(content) => (reading(content), String::new()),
+            Err(error) => (reading(Content::Read(Vec::new())), format!(": {error}")),
+        };
+        if why.is_empty() && crc32c::crc32c(reading.as_ref()) == entry.crc {
+            return Ok(reading);
         }
-        holdings.read(entry.instance);
-        self.look_at(&holdings);
-        bytes.ok().filter(|_| intact).ok_or(Reply::Corrupt)
+        tracing::error!("{what} is damaged{why}");
+        self.damaged(&mut self.holdings(), entry.instance);
+        Err(Reply::Corrupt)
     }
 
     /// Reads a chunk for the session that has put it.
-    fn draft(&self, draft: &Draft) -> Reply {
+    fn draft(self: &Arc<Self>, draft: &Draft) -> Reply {
         if draft.incarnation != self.incarnation {
             return Reply::Stale;
         }
         let entry = &draft.entry;
         let Some(location) = self.holdings().find_draft(draft.inode, entry) else { return Reply::NotHere };
-        match self.found(entry, location, &format_args!("a chunk of file {} that is not committed", draft.inode)) {
-            Ok(bytes) => Reply::Chunk(entry.crc, Bytes::from(bytes)),
+        match self.verified(entry, location, &format_args!("a chunk of file {} that is not committed", draft.inode)) {
+            Ok(reading) => Reply::Chunk(entry.crc, Bytes::from_owner(reading)),
             Err(reply) => reply,
         }
     }
 
     /// A chunk's bytes, as they are.
-    fn content(&self, entry: &Entry, location: Location) -> std::io::Result<Vec<u8>> {
+    fn content(&self, entry: &Entry, location: Location) -> std::io::Result<Content> {
         match (location, &self.tier) {
-            (Location::Memory(piece), _) => Ok(self.bytes(piece)),
-            (Location::Ssd, Some(tier)) => tier.read(entry),
+            (Location::Memory(piece), _) => Ok(Content::Memory(piece)),
+            (Location::Ssd, Some(tier)) => tier.read(entry).map(Content::Read),
             (Location::Ssd, None) => unreachable!("nothing is moved to an SSD that is not lent"),
         }
     }
@@ -333,8 +340,10 @@ impl Benefactor {
         self.damaged.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn bytes(&self, piece: Piece) -> Vec<u8> {
-        // SAFETY: who found the piece, or moves it, keeps it until that is over, and it was written before it counted as stored.
+    /// A chunk in memory. Who found it, or moves it, keeps its room as long as it uses the bytes.
+    fn bytes(&self, piece: Piece) -> &[u8] {
+        // SAFETY: the room is kept, as said, and it was written before it counted as stored; nobody writes a piece again before its room
+        // was given up.
         unsafe { self.memory.read(piece) }
     }
 
@@ -348,12 +357,12 @@ impl Benefactor {
         if incarnation == self.incarnation { Reply::NotHere } else { Reply::Stale }
     }
 
-    fn get(&self, get: &Get) -> Reply {
+    fn get(self: &Arc<Self>, get: &Get) -> Reply {
         if self.is_later(get.incarnation) {
             return Reply::Stale;
         }
         match self.chunk(get.of, get.chunk) {
-            Ok((entry, bytes)) => Reply::Chunk(entry.crc, Bytes::from(bytes)),
+            Ok((entry, reading)) => Reply::Chunk(entry.crc, Bytes::from_owner(reading)),
             Err(Reply::NotHere) => self.not_here(get.incarnation),
             Err(reply) => reply,
         }
@@ -413,7 +422,7 @@ impl Benefactor {
     }
 
     /// Writes chunks into a file that the publisher has made, and flushes it.
-    fn drain(&self, part: &DrainPart) -> Reply {
+    fn drain(self: &Arc<Self>, part: &DrainPart) -> Reply {
         if self.is_later(part.incarnation) {
             return Reply::Stale;
         }
@@ -430,12 +439,12 @@ impl Benefactor {
         }
     }
 
-    fn write_chunks(&self, part: &DrainPart, file: &File) -> Result<Vec<(u32, u32, u32)>, Reply> {
+    fn write_chunks(self: &Arc<Self>, part: &DrainPart, file: &File) -> Result<Vec<(u32, u32, u32)>, Reply> {
         let mut drained = Vec::with_capacity(part.chunks.len());
         for chunk in &part.chunks {
-            let (entry, bytes) = self.chunk(part.of, *chunk)?;
+            let (entry, reading) = self.chunk(part.of, *chunk)?;
             let at = part.offset + u64::from(*chunk) * CHUNK;
-            file.write_all_at(&bytes, at).map_err(|error| Reply::NotDrained(format!("{}: {error}", part.file)))?;
+            file.write_all_at(reading.as_ref(), at).map_err(|error| Reply::NotDrained(format!("{}: {error}", part.file)))?;
             drained.push((*chunk, entry.length, entry.crc));
         }
         Ok(drained)
@@ -457,6 +466,36 @@ impl Benefactor {
             scrubbed,
             log: self.tier.as_ref().map(Tier::report).unwrap_or_default(),
         }
+    }
+}
+
+/// A chunk's bytes, and where they are.
+enum Content {
+    Memory(Piece),
+    Read(Vec<u8>),
+}
+
+/// A chunk that is read: in memory it lies where it was, and its room is kept until this is dropped.
+struct Reading {
+    of: Arc<Benefactor>,
+    instance: Instance,
+    content: Content,
+}
+
+impl AsRef<[u8]> for Reading {
+    fn as_ref(&self) -> &[u8] {
+        match &self.content {
+            Content::Memory(piece) => self.of.bytes(*piece),
+            Content::Read(bytes) => bytes,
+        }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let mut holdings = self.of.holdings();
+        holdings.read(self.instance);
+        self.of.look_at(&holdings);
     }
 }
 

@@ -87,16 +87,17 @@ impl Benefactor {
             Next::Read(entry, location) => (entry, location),
             Next::Wait(at) => return Some(at.since(now)),
         };
-        let bytes = match (location, &self.tier) {
+        let crc = match (location, &self.tier) {
+            (Location::Memory(piece), _) => Ok(crc32c::crc32c(self.bytes(piece))),
             // What was written or read lately is in the system's memory, and says nothing of the medium.
-            (Location::Ssd, Some(tier)) => tier.read_medium(&entry),
-            (location, _) => self.content(&entry, location),
+            (Location::Ssd, Some(tier)) => tier.read_medium(&entry).map(|bytes| crc32c::crc32c(&bytes)),
+            (Location::Ssd, None) => unreachable!("nothing is moved to an SSD that is not lent"),
         };
-        let is_intact = bytes.as_ref().is_ok_and(|bytes| crc32c::crc32c(bytes) == entry.crc);
+        let is_intact = crc.as_ref().is_ok_and(|crc| *crc == entry.crc);
         let mut scrub = self.scrubbing.scrub()?;
         let mut holdings = self.holdings();
         if scrub.read(&mut holdings, is_intact) {
-            let why = bytes.err().map(|error| format!(": {error}")).unwrap_or_default();
+            let why = crc.err().map(|error| format!(": {error}")).unwrap_or_default();
             tracing::error!("scrubbing: {:?} is damaged{why}", entry.instance);
             self.count_damaged();
         }
@@ -124,9 +125,9 @@ mod tests {
     const OF: (GroupOf, Version, SessionId) = (GroupOf { inode: Inode(9), group: 0 }, Version(1), SessionId(1));
 
     /// Of memory alone.
-    fn benefactor() -> Benefactor {
+    fn benefactor() -> Arc<Benefactor> {
         let buffers = Buffers::new(12 << 20, crate::chunks::CHUNK).unwrap();
-        Benefactor {
+        Arc::new(Benefactor {
             incarnation: LIFE,
             of: buffers.credits(),
             memory: Memory::new(usize::try_from(buffers.size()).unwrap()),
@@ -143,7 +144,7 @@ mod tests {
             fence: Mutex::default(),
             credentials: Credentials::new(Key::generate().unwrap()),
             sources: Mutex::default(),
-        }
+        })
     }
 
     fn put(number: u64) -> Put {
@@ -157,7 +158,7 @@ mod tests {
     fn damage(benefactor: &Benefactor, instance: Instance) {
         let mut holdings = benefactor.holdings();
         let Some((_, Location::Memory(piece))) = holdings.find_instance(instance) else { panic!("it is in memory") };
-        let mut bytes = benefactor.bytes(piece);
+        let mut bytes = benefactor.bytes(piece).to_vec();
         bytes[500] ^= 1;
         // SAFETY: nothing else runs that could read or write it.
         unsafe { benefactor.memory.write(piece, &bytes) };

@@ -315,11 +315,11 @@ impl Benefactor {
             .iter()
             .map(|(instance, piece, inode, entry)| {
                 let bytes = self.bytes(*piece);
-                let intact = crc32c::crc32c(&bytes) == entry.crc;
+                let intact = crc32c::crc32c(bytes) == entry.crc;
                 (
                     *instance,
                     intact,
-                    intact.then(|| tier.appended(log.chunk(*inode, entry, &bytes), &mut well)).flatten(),
+                    intact.then(|| tier.appended(log.chunk(*inode, entry, bytes), &mut well)).flatten(),
                 )
             })
             .collect();
