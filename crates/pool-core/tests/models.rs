@@ -156,6 +156,7 @@ fn a_storm_of_a_hundred_thousand_creates_takes_at_most_five_seconds_of_a_store()
         }
     }
     assert!(transactions <= 5 * TRANSACTIONS_PER_S, "{transactions} transactions");
+    assert!(store.get(&Key::Changed(Inode(1))).is_some(), "the directory has changed");
 }
 
 /// The chunks of the fullest benefactor relative to the mean, after files of 1 to 4 GiB with two copies were placed on 64 benefactors

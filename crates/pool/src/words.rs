@@ -84,6 +84,7 @@ wire_enum! {
         14 = Hides(directory, name),
         15 = Revoked,
         16 = Rewriter(session, version),
+        17 = Moment(time),
     }
     Refusal {
         0 = NotFound,

@@ -146,6 +146,71 @@ fn attributes_are_kept_and_reach_the_target() {
 }
 
 #[test]
+fn a_directory_is_as_new_as_what_last_happened_in_it() {
+    if !can_mount() {
+        return;
+    }
+    let pool = pool(2, 48);
+    let (mounted, other) = (Mounted::new(&pool, 1), Mounted::new(&pool, 1));
+    let at = |path: &str| mounted.at(path);
+    let times = |path: &str| {
+        let found = fs::metadata(at(path)).unwrap();
+        ((found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec()))
+    };
+    let newer = |what: &str, directories: &[&str], act: &dyn Fn()| {
+        let before: Vec<_> = directories.iter().map(|path| times(path)).collect();
+        act();
+        for (path, before) in directories.iter().zip(before) {
+            let after = times(path);
+            assert!(after.0 > before.0 && after.1 > before.1, "{what}: {path} has {after:?} after {before:?}");
+        }
+    };
+    let same_modified = |what: &str, path: &str, act: &dyn Fn()| {
+        let before = times(path).0;
+        act();
+        assert_eq!(times(path).0, before, "{what}");
+    };
+    fs::create_dir(at("a")).unwrap();
+    fs::create_dir(at("b")).unwrap();
+    newer("a directory is made", &[".", "a"], &|| {
+        fs::create_dir(at("a/d")).unwrap();
+        fs::create_dir(at("e")).unwrap();
+    });
+    newer("a file is made", &["a"], &|| fs::write(at("a/file"), b"one").unwrap());
+    newer("a link is made", &["a"], &|| symlink("file", at("a/link")).unwrap());
+    newer("a name is added", &["b"], &|| fs::hard_link(at("a/file"), at("b/name")).unwrap());
+    newer("a file moves", &["a", "b"], &|| fs::rename(at("a/file"), at("b/moved")).unwrap());
+    newer("a directory replaces one", &[".", "a"], &|| fs::rename(at("e"), at("a/d")).unwrap());
+    newer("a name is taken away", &["b"], &|| fs::remove_file(at("b/name")).unwrap());
+    newer("a directory is removed", &["a"], &|| fs::remove_dir(at("a/d")).unwrap());
+    same_modified("what is written is no entry", "b", &|| fs::write(at("b/moved"), b"more").unwrap());
+    same_modified("permissions are none", "b", &|| {
+        fs::set_permissions(at("b"), fs::Permissions::from_mode(0o700)).unwrap();
+    });
+    same_modified("what is refused changes nothing", "b", &|| assert!(fs::create_dir(at("b/moved")).is_err()));
+    // What a program sets counts until something happens, also if it lies ahead.
+    for set in [1_000_000_000, 4_000_000_000] {
+        let directory = File::open(at("b")).unwrap();
+        directory.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(set)).unwrap();
+        assert_eq!(times("b").0, (i64::try_from(set).unwrap(), 0));
+        fs::write(at(&format!("b/after{set}")), b"").unwrap();
+        let seconds = times("b").0.0;
+        assert!(seconds > 1_000_000_000 && seconds < 4_000_000_000, "{seconds}");
+    }
+    // Another mount sees it, by the directory's name and in a listing.
+    let seen = || fs::metadata(other.at("b")).unwrap().modified().unwrap();
+    let listed = || {
+        let mut entries = fs::read_dir(other.at(".")).unwrap().map(Result::unwrap);
+        entries.find(|entry| entry.file_name() == "b").unwrap().metadata().unwrap().modified().unwrap()
+    };
+    fs::write(at("b/last"), b"").unwrap();
+    let modified = fs::metadata(at("b")).unwrap().modified().unwrap();
+    until("another mount sees it", || seen() == modified && listed() == modified);
+    mounted.end();
+    other.end();
+}
+
+#[test]
 fn files_are_written_over_cut_off_and_appended_to() {
     if !can_mount() {
         return;

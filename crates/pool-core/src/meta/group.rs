@@ -2,7 +2,8 @@
 //!
 //! A store takes a few thousand transactions a second, whatever is in them, and an N-N checkpoint creates a hundred thousand files at
 //! once: requests that wait share a transaction. Those in one group do not touch each other's keys, so that each of them holds or
-//! fails as it would alone; if the group is refused, those whose compares failed are answered, and the others go on.
+//! fails as it would alone; if the group is refused, those whose compares failed are answered, and the others go on. When the entries of a
+//! directory changed last is written by all who change them, and compared by nobody: of one transaction the last value counts.
 //!
 //! **Unknown outcomes.** Each transaction writes a receipt of its own, and compares that it is absent: sent again, it takes place at
 //! most once. One copy of it may still be on its way when another was refused, and take place later, when its compares hold
@@ -11,7 +12,7 @@
 //! without the mark knows that the transaction took place. A receipt that nobody will ask for, since the only copy of its transaction was
 //! answered, is deleted by the next transaction: the store keeps one for each manager, not one for each transaction.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::id::Revision;
 use crate::meta::key::{Key, Prefix};
@@ -119,10 +120,17 @@ impl GroupCommit {
         let mut transaction = Transaction::default();
         match std::mem::replace(&mut flying.stage, Stage::Sent) {
             Stage::Send => {
+                let mut moments = BTreeMap::new();
                 for part in &flying.parts {
                     transaction.compares.extend(part.transaction.compares.iter().cloned());
-                    transaction.writes.extend(part.transaction.writes.iter().cloned());
+                    for write in &part.transaction.writes {
+                        match is_moment(write) {
+                            true => drop(moments.insert(write.key(), write)),
+                            false => transaction.writes.push(write.clone()),
+                        }
+                    }
                 }
+                transaction.writes.extend(moments.into_values().cloned());
                 transaction.writes.extend(self.over.iter().cloned().map(Write::Delete));
             }
             Stage::Take(failed) => {
@@ -144,7 +152,7 @@ impl GroupCommit {
         Some((flying.id, transaction))
     }
 
-    /// The requests that share a transaction which is under way, in the order of their compares and writes in it.
+    /// The requests that share a transaction which is under way, in the order of their compares in it.
     pub fn in_flight(&self) -> impl Iterator<Item = RequestId> {
         self.flying.iter().flat_map(|flying| flying.parts.iter().map(|part| part.request))
     }
@@ -219,9 +227,12 @@ impl GroupCommit {
     fn next_group(&mut self) -> Option<Vec<Part>> {
         let (mut group, mut rest) = (Vec::new(), VecDeque::new());
         let (mut compares, mut writes, mut bytes) = (1, 2, 0);
-        let mut touched = Touched::default();
+        let (mut touched, mut moments) = (Touched::default(), BTreeSet::new());
         while let Some(part) = self.queue.pop_front() {
-            let needs = (part.transaction.compares.len(), part.transaction.writes.len());
+            let of_part = part.transaction.writes.iter().filter(|write| is_moment(write)).map(Write::key);
+            let (again, new): (Vec<&Key>, Vec<&Key>) = of_part.partition(|key| moments.contains(*key));
+            let new: Vec<Key> = new.into_iter().cloned().collect();
+            let needs = (part.transaction.compares.len(), part.transaction.writes.len() - again.len());
             let Limits { operations, bytes: bytes_max } = self.limits;
             let room =
                 compares + needs.0 <= operations && writes + needs.1 <= operations && bytes + part.bytes <= bytes_max;
@@ -229,6 +240,7 @@ impl GroupCommit {
             let apart = touched.add(&part.transaction);
             if fits && apart {
                 (compares, writes, bytes) = (compares + needs.0, writes + needs.1, bytes + part.bytes);
+                moments.extend(new);
                 group.push(part);
             } else {
                 rest.push_back(part);
@@ -263,7 +275,7 @@ impl Touched {
                 Compare::NoneUnder(prefix) => apart &= !self.written.iter().any(|key| prefix.has(key)),
             }
         }
-        for write in &transaction.writes {
+        for write in transaction.writes.iter().filter(|write| !is_moment(write)) {
             let key = write.key();
             apart &= !self.written.contains(key) && !self.compared.contains(key);
             apart &= !self.compared_under.iter().any(|prefix| prefix.has(key));
@@ -276,7 +288,14 @@ impl Touched {
                 Compare::NoneUnder(prefix) => drop(self.compared_under.insert(*prefix)),
             }
         }
-        self.written.extend(transaction.writes.iter().map(|write| write.key().clone()));
+        let written = transaction.writes.iter().filter(|write| !is_moment(write));
+        self.written.extend(written.map(|write| write.key().clone()));
         apart
     }
+}
+
+/// Whether nobody compares what is written, and a later value of a transaction takes the place of an earlier one. What ends the key ends the
+/// directory as well, which everybody else who writes the key compares; or sets its node, and comes in another transaction.
+fn is_moment(write: &Write) -> bool {
+    matches!(write, Write::Put(Key::Changed(_), _))
 }

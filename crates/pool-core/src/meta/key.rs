@@ -85,6 +85,9 @@ pub enum Key {
     Hidden(Inode, Name),
     /// A directory that the target does not have yet: what is at its path there is not in it.
     Unseen(Inode),
+    /// When something was last made, moved or removed in a directory: apart from its node, so that those who do that are not in each
+    /// other's way. Without it the node's times count.
+    Changed(Inode),
     /// Which of these an entry of the journal ends.
     Hides(MountId, u64),
     /// An entry of the journal that moves a directory: until it is replayed, the target has the directory under its former path.

@@ -42,8 +42,10 @@ impl Lookup {
         if let Some(name) = self.names.last() {
             let hidden = Key::Hidden(self.at, name.clone());
             keys.extend([Key::Entry(self.at, name.clone()), hidden, Key::Unseen(self.at)]);
+        } else {
+            keys.push(Key::Changed(self.at));
         }
-        keys.extend(self.guess.map(Key::Node));
+        keys.extend(self.guess.into_iter().flat_map(|guess| [Key::Node(guess), Key::Changed(guess)]));
         keys
     }
 
@@ -56,11 +58,11 @@ impl Lookup {
     /// What [`Lookup::wants`] stands for, in that order; `None`: more is to be read.
     pub fn read(&mut self, stored: &[Option<Stored>]) -> Option<Found> {
         let value = |at: usize| stored.get(at).and_then(Option::as_ref).map(|stored| &stored.value);
-        let node = |at: usize, inode: Inode| match value(at) {
-            Some(Value::Node(node)) => Ok((inode, node.clone())),
+        let node = |at: usize, inode: Inode, changed: Option<usize>| match value(at) {
+            Some(Value::Node(node)) => Ok((inode, node.clone().with_changed_entries(changed.and_then(value)))),
             _ => Err(Refusal::NotFound),
         };
-        match (node(0, self.at), self.names.len()) {
+        match (node(0, self.at, self.names.is_empty().then_some(1)), self.names.len()) {
             (found, 0) => return Some(found),
             (Ok((_, node)), _) if node.kind != Kind::Directory => return Some(Err(Refusal::NotADirectory)),
             (Err(refusal), _) => return Some(Err(refusal)),
@@ -80,7 +82,7 @@ impl Lookup {
             return None;
         }
         match self.guess.replace(inode) {
-            Some(guess) if guess == inode => Some(node(4, inode)),
+            Some(guess) if guess == inode => Some(node(4, inode, Some(5))),
             _ => None,
         }
     }

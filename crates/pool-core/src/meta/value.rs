@@ -89,7 +89,7 @@ pub enum FileState {
 pub struct Times {
     /// As somebody set it last: reading does not change it.
     pub accessed: u64,
-    /// The newest commit of a file; the creation of anything else.
+    /// The newest commit of a file; the creation of anything else, of a directory also the newest change of its entries.
     pub modified: u64,
     /// The newest change of what the store has of the node.
     pub changed: u64,
@@ -215,6 +215,16 @@ impl Node {
     /// All its names.
     pub fn names(&self) -> impl Iterator<Item = &(Inode, Name)> {
         self.at.iter().chain(self.links.iter().map(|link| &link.at))
+    }
+
+    /// A directory with the time at which its entries changed last, if that is kept apart from it.
+    #[must_use]
+    pub fn with_changed_entries(mut self, changed: Option<&Value>) -> Self {
+        if let (Kind::Directory, Some(Value::Moment(changed))) = (&self.kind, changed) {
+            self.times.modified = *changed;
+            self.times.changed = self.times.changed.max(*changed);
+        }
+        self
     }
 
     /// How many names it has.
@@ -470,6 +480,8 @@ pub enum Value {
     Placed(Placed),
     /// Of [`Key::Hidden`](super::Key::Hidden), [`Key::Unseen`](super::Key::Unseen): the entry of the journal that ends it.
     Hidden(u64),
+    /// Of [`Key::Changed`](super::Key::Changed): in nanoseconds since 1970.
+    Moment(u64),
     /// Of [`Key::Hides`](super::Key::Hides): a name of a directory, or the directory itself.
     Hides(Inode, Option<Name>),
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use surgetank_pool_core::id::{Inode, MountId};
 use surgetank_pool_core::meta::lookup::{Lookup, Whereabouts};
 use surgetank_pool_core::meta::operation::{At, Operation, Refusal};
+use surgetank_pool_core::meta::store::Stored;
 use surgetank_pool_core::meta::value::Path;
 use surgetank_pool_core::meta::{Key, Kind, Name, Node, Prefix, Value};
 use tokio::sync::Semaphore;
@@ -451,13 +452,15 @@ impl Manager {
     async fn entries(&self, directory: Inode, page: Page, within: Option<Within>) -> Result<Reply, Unavailable> {
         let keys: Vec<Key> =
             page.names.iter().filter_map(|(_, what)| what.as_ref().ok()).copied().map(Key::Node).collect();
-        let mut nodes = self.store.read(&keys, &[]).await?.keys.into_iter();
+        let nodes = self.store.read(&keys, &[]).await?.keys;
+        let changed = self.changed_entries(&keys, &nodes).await?;
+        let mut nodes = nodes.into_iter();
         let mut listed = Vec::with_capacity(page.names.len());
         for (name, what) in page.names {
             let (inode, node, at_target) = match what {
                 Err(seen) => (Inode(seen.number), seen.node, true),
                 Ok(inode) => match nodes.next().flatten().map(|stored| stored.value) {
-                    Some(Value::Node(node)) => (inode, node, false),
+                    Some(Value::Node(node)) => (inode, node.with_changed_entries(changed.get(&inode)), false),
                     // It ended between the two reads: the name may stand for another by now.
                     _ => match self.lookup(directory, &Path(vec![name.clone()]), within).await? {
                         Reply::Found(inode, node) => (inode, node, false),
@@ -469,6 +472,28 @@ impl Manager {
             listed.push(Listed { name, inode, node, at_target });
         }
         Ok(Reply::Entries(listed, page.more))
+    }
+
+    /// When the entries of those nodes changed that are directories.
+    async fn changed_entries(
+        &self,
+        keys: &[Key],
+        nodes: &[Option<Stored>],
+    ) -> Result<BTreeMap<Inode, Value>, Unavailable> {
+        let is_directory = |stored: &Stored| matches!(&stored.value, Value::Node(node) if node.kind == Kind::Directory);
+        let directories = keys.iter().zip(nodes).filter(|(_, stored)| stored.as_ref().is_some_and(is_directory));
+        let directories: Vec<Inode> = directories
+            .filter_map(|(key, _)| match key {
+                Key::Node(inode) => Some(*inode),
+                _ => None,
+            })
+            .collect();
+        if directories.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let keys: Vec<Key> = directories.iter().copied().map(Key::Changed).collect();
+        let changed = self.store.read(&keys, &[]).await?.keys.into_iter();
+        Ok(directories.into_iter().zip(changed).filter_map(|(of, stored)| Some((of, stored?.value))).collect())
     }
 }
 

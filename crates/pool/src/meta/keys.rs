@@ -29,6 +29,7 @@ pub(super) fn of_key(key: &Key) -> Vec<u8> {
         }
         Key::Hidden(directory, name) => spelt(b'h', &[&directory.0.to_be_bytes(), name.bytes()]),
         Key::Unseen(directory) => spelt(b'u', &[&directory.0.to_be_bytes()]),
+        Key::Changed(directory) => spelt(b'c', &[&directory.0.to_be_bytes()]),
         Key::Hides(mount, number) => spelt(b'H', &[&mount.0.to_be_bytes(), &number.to_be_bytes()]),
         Key::Moved(mount, number) => spelt(b'M', &[&mount.0.to_be_bytes(), &number.to_be_bytes()]),
         Key::Pool => spelt(b'p', &[]),
@@ -76,6 +77,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Key, Malformed> {
         b'd' => Key::Entry(Inode(number(from)?), name(from)?),
         b'h' => Key::Hidden(Inode(number(from)?), name(from)?),
         b'u' => Key::Unseen(Inode(number(from)?)),
+        b'c' => Key::Changed(Inode(number(from)?)),
         b'H' => Key::Hides(MountId(number_32(from)?), number(from)?),
         b'M' => Key::Moved(MountId(number_32(from)?), number(from)?),
         b'g' => Key::Group(Inode(number(from)?), number_32(from)?, Version(number(from)?)),
@@ -134,6 +136,7 @@ mod tests {
             Key::Hidden(Inode(9), name("a")),
             Key::Hidden(Inode(256), name("b")),
             Key::Unseen(Inode(9)),
+            Key::Changed(Inode(9)),
             Key::Hides(MountId(2), 9),
             Key::Moved(MountId(2), 9),
             Key::Owner(Role::Publisher(MountId(2))),

@@ -79,6 +79,9 @@ impl Recorder<'_> {
             let change = self.of_all_names(&node, Change::Attributes { path, owner, times }, Bug::OneNamePublished)?;
             self.journal(node.mount, journal, change);
         }
+        if node.kind == Kind::Directory && attributes.modified.is_some() {
+            self.delete(Key::Changed(inode));
+        }
         self.put(Key::Node(inode), Value::Node(Node { owner, times, ..node }));
         Ok(Reply::Inode(inode))
     }
@@ -90,6 +93,7 @@ impl Recorder<'_> {
             return Err(Refusal::Exists.into());
         }
         self.put(Key::Entry(at.0, at.1.clone()), Value::Entry(inode));
+        self.entries_changed(at.0);
         let node = Node::new(kind, directory.mount, Some(at.clone()), owner);
         self.put(Key::Node(inode), Value::Node(Node { times: Times::new(self.now()), ..node }));
         Ok(directory.clone())
@@ -115,8 +119,21 @@ impl Recorder<'_> {
             self.hide(at, node.mount, journal);
         }
         self.delete(Key::Entry(at.0, at.1.clone()));
+        self.entries_changed(at.0);
         self.take_name(inode, node, at);
         Ok(Reply::Inode(inode))
+    }
+
+    /// What is in a directory changes now.
+    fn entries_changed(&mut self, directory: Inode) {
+        let now = self.now();
+        self.put(Key::Changed(directory), Value::Moment(now));
+    }
+
+    /// A directory ends.
+    fn end_directory(&mut self, directory: Inode) {
+        self.delete(Key::Node(directory));
+        self.delete(Key::Changed(directory));
     }
 
     /// The target has something under a name until an entry of the journal is replayed, and that is not to be seen there.
@@ -153,7 +170,8 @@ impl Recorder<'_> {
         self.journal(node.mount, journal, Change::Remove(path));
         self.hide(at, node.mount, journal);
         self.delete(Key::Entry(at.0, at.1.clone()));
-        self.delete(Key::Node(inode));
+        self.entries_changed(at.0);
+        self.end_directory(inode);
         Ok(Reply::Done)
     }
 
@@ -190,7 +208,7 @@ impl Recorder<'_> {
                 (false, true) => return Err(Refusal::IsADirectory.into()),
                 (true, true) => {
                     self.is_empty(*replaced, Bug::DirectoryRemovedWithEntries)?;
-                    self.delete(Key::Node(*replaced));
+                    self.end_directory(*replaced);
                 }
                 (false, false) => {
                     self.take_name(*replaced, old.clone(), to);
@@ -214,6 +232,8 @@ impl Recorder<'_> {
         }
         self.delete(Key::Entry(from.0, from.1.clone()));
         self.put(Key::Entry(to.0, to.1.clone()), Value::Entry(inode));
+        self.entries_changed(from.0);
+        self.entries_changed(to.0);
         let moved = self.changed(node).moved(from, to, !known && in_the_way);
         self.put(Key::Node(inode), Value::Node(moved));
         Ok(Reply::Inode(inode))
@@ -239,6 +259,7 @@ impl Recorder<'_> {
             self.journal(node.mount, journal, change);
         }
         self.put(Key::Entry(at.0, at.1.clone()), Value::Entry(inode));
+        self.entries_changed(at.0);
         let mut node = self.changed(node);
         node.links.push(HardLink { at: at.clone(), covers: false });
         self.put(Key::Node(inode), Value::Node(node));
