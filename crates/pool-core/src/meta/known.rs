@@ -225,7 +225,12 @@ mod tests {
         let (store, mut known) = begin();
         for other in [
             Operation::Unlink { at: (ROOT, name("a")), journal: 10 },
-            Operation::Import { at: (ROOT, name("a")), fresh: 10, node: Node::new(Kind::Directory, MountId(1), None, OWNER), placed: None },
+            Operation::Import {
+                at: (ROOT, name("a")),
+                fresh: 10,
+                node: Node::new(Kind::Directory, MountId(1), None, OWNER),
+                placed: None,
+            },
         ] {
             assert_eq!(known.creation(&other, 0, |_| true), None, "{other:?}");
         }

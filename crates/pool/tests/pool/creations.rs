@@ -71,7 +71,11 @@ fn a_manager_that_has_read_a_directory_finds_what_another_has_changed_in_it() {
 }
 
 /// Of two that do the same at the same time one alone has done it.
-async fn one_alone(one: impl Future<Output = Result<(), Error>>, other: impl Future<Output = Result<(), Error>>, but: &Refusal) {
+async fn one_alone(
+    one: impl Future<Output = Result<(), Error>>,
+    other: impl Future<Output = Result<(), Error>>,
+    but: &Refusal,
+) {
     match tokio::join!(one, other) {
         (Ok(()), refused @ Err(_)) | (refused @ Err(_), Ok(())) => is(but, refused),
         answers => panic!("{answers:?}"),
