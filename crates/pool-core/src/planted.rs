@@ -42,6 +42,8 @@ surgetank_model::plant_bugs! {
         RefusedWhileUnderWay,
         /// The receipt of a transaction is deleted while a copy of it is still under way.
         ReceiptForgottenEarly,
+        /// A creation does not compare what its manager knew before.
+        KnownNotCompared,
         /// A rename does not look whether its target is a directory that has entries.
         RenameOverFullDirectory,
         /// A directory is removed although an entry was made in it meanwhile.

@@ -79,3 +79,10 @@ fn every_planted_bug_is_found() {
     }
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
+
+#[test]
+fn a_creation_that_does_not_compare_what_its_manager_knew_is_found_by_histories() {
+    let of_names = |what: &String| what.starts_with("names: ");
+    let found = (0..400).find_map(|seed| shows(Bug::KnownNotCompared, pool::run, seed).filter(of_names));
+    assert!(found.is_some(), "no history of names shows it");
+}

@@ -1,13 +1,15 @@
 //! How fast a store is, in one JSON document: creations of files one after the other, by so many clients with a transaction each, and with
-//! transactions that they share as they do in a manager; and how many transactions a file takes from its creation until it is drained.
+//! transactions that they share as they do in a manager, each with reads before and from what was read before; how many creations a second
+//! the store takes if one transaction after the other has one of each client, or two at a time; and how many transactions a file takes from
+//! its creation until it is drained.
 //!
 //!     cargo run --release --package surgetank-pool --example metadata -- etcd://127.0.0.1:2379/bench|DIRECTORY [MIB]
 
 #![allow(clippy::print_stdout, reason = "the numbers are the result")]
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use surgetank_pool::client::{self, PoolClient};
@@ -20,7 +22,7 @@ use surgetank_pool_core::id::{BenefactorId, Domain, Inode, MountId, Revision, Se
 use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::{Attempt, Operation, Reads, attempt};
 use surgetank_pool_core::meta::store::{Lease, Limits, Outcome, Transaction, Write};
-use surgetank_pool_core::meta::{Durability, GroupCommit, Key, Kind, Name, Node, Prefix, RequestId, Value};
+use surgetank_pool_core::meta::{Durability, GroupCommit, Key, Kind, Known, Name, Node, Prefix, RequestId, Value};
 use surgetank_pool_core::placement::Media;
 use tokio::sync::{mpsc, oneshot};
 
@@ -30,6 +32,8 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 const CLIENTS: u64 = 16;
 /// For how long each way is measured.
 const FOR: Duration = Duration::from_secs(5);
+/// As a manager's: how often others have their turn before a transaction that has fewer requests than the last one.
+const TURNS: usize = 32;
 /// A directory of the benchmark's own.
 const DIRECTORY: Inode = Inode(u64::MAX - 1);
 
@@ -88,21 +92,55 @@ async fn main() -> Result<(), Failed> {
         }
     };
     let counted = Arc::new(Counted { store, committed: AtomicU64::new(0) });
-    let mut latencies = one_by_one(&counted).await?;
-    latencies.sort();
-    let at = |share: usize| latencies[(latencies.len() - 1) * share / 100].as_secs_f64() * 1e3;
-    let (alone, alone_transactions) = together(&counted, false).await?;
-    let (shared, shared_transactions) = together(&counted, true).await?;
-    let of_file = transactions_of_a_file(&counted, mib).await?;
+    let of_reads = one_by_one(&counted, false).await?;
+    let of_known = one_by_one(&counted, true).await?;
+    let read = (together(&counted, false, false).await?, together(&counted, true, false).await?);
+    let known = (together(&counted, false, true).await?, together(&counted, true, true).await?);
+    let bounds = (merged(&counted, 1).await?, merged(&counted, 2).await?);
+    let file_transactions = transactions_of_a_file(&counted, mib).await?;
+    let group = |(alone, shared): (Rate, Rate)| {
+        format!(
+            "{{\"ungrouped_creates_s\": {:.0}, \"grouped_creates_s\": {:.0}, \"creates_in_a_group\": {:.1}, \"ratio\": {:.2}}}",
+            alone.a_second(),
+            shared.a_second(),
+            shared.a_transaction(),
+            shared.a_second() / alone.a_second()
+        )
+    };
     println!(
-        "{{\"create_p50_ms\": {:.3}, \"create_p99_ms\": {:.3}, \"clients\": {CLIENTS}, \"ungrouped_creates_s\": {alone:.0}, \
-         \"ungrouped_transactions\": {alone_transactions}, \"grouped_creates_s\": {shared:.0}, \"grouped_transactions\": \
-         {shared_transactions}, \"ratio\": {:.2}, \"file_mib\": {mib}, \"file_transactions\": {of_file}}}",
-        at(50),
-        at(99),
-        shared / alone
+        "{{\"clients\": {CLIENTS},\n \"one_by_one_ms\": {{\"reads_p50\": {:.3}, \"reads_p99\": {:.3}, \"known_p50\": {:.3}, \
+         \"known_p99\": {:.3}}},\n \"after_reads\": {},\n \"from_known\": {},\n \"both\": {:.2},\n \
+         \"one_of_each_client_in_a_transaction\": {{\"one_at_a_time_creates_s\": {:.0}, \"two_at_a_time_creates_s\": {:.0}}},\n \
+         \"file_mib\": {mib}, \"file_transactions\": {file_transactions}}}",
+        of_reads.0,
+        of_reads.1,
+        of_known.0,
+        of_known.1,
+        group(read),
+        group(known),
+        known.1.a_second() / read.0.a_second(),
+        bounds.0,
+        bounds.1,
     );
     Ok(())
+}
+
+/// Creations, the transactions that they took, and seconds.
+#[derive(Clone, Copy)]
+struct Rate {
+    created: u64,
+    transactions: u64,
+    seconds: f64,
+}
+
+impl Rate {
+    fn a_second(&self) -> f64 {
+        self.created as f64 / self.seconds
+    }
+
+    fn a_transaction(&self) -> f64 {
+        self.created as f64 / self.transactions as f64
+    }
 }
 
 /// The benchmark's directory, and a session in it.
@@ -127,17 +165,28 @@ fn fresh() -> u64 {
     (since.as_secs() << 28) + NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The transaction that creates a file, after what it has to read.
-async fn create(store: &dyn MetaStore, writer: (SessionId, Lease)) -> Result<Transaction, Failed> {
+/// The transaction that creates a file: from what is known if that is all, or after what it has to read.
+async fn create(
+    store: &dyn MetaStore,
+    writer: (SessionId, Lease),
+    known: Option<&Mutex<Known>>,
+) -> Result<Transaction, Failed> {
+    let known = || known.map(|known| known.lock().unwrap_or_else(PoisonError::into_inner));
     let fresh = fresh();
     let at = (DIRECTORY, Name::new(format!("rank.{fresh}").as_bytes())?);
     let create = Operation::Create { at, fresh, writer, owner: (0o644, 1, 1) };
+    if let Some((transaction, _)) = known().and_then(|mut known| known.creation(&create, 0, |_| true)) {
+        return Ok(transaction);
+    }
     let mut reads = Reads::default();
     loop {
         match attempt(&create, &reads) {
             Attempt::Read(keys, prefixes) => {
                 let read = store.read(&keys, &prefixes).await?;
-                keys.into_iter().zip(read.keys).for_each(|(key, stored)| reads.key(key, stored));
+                for (key, stored) in keys.into_iter().zip(read.keys) {
+                    known().into_iter().for_each(|mut known| known.learn(&key, stored.as_ref()));
+                    reads.key(key, stored);
+                }
                 prefixes.into_iter().zip(read.prefixes).for_each(|(prefix, keys)| reads.prefix(prefix, keys));
             }
             Attempt::Commit(transaction, Ok(_)) => return Ok(transaction),
@@ -146,21 +195,25 @@ async fn create(store: &dyn MetaStore, writer: (SessionId, Lease)) -> Result<Tra
     }
 }
 
-async fn one_by_one(store: &Counted) -> Result<Vec<Duration>, Failed> {
+/// Milliseconds of a creation: the median, and of 99 %.
+async fn one_by_one(store: &Counted, from_known: bool) -> Result<(f64, f64), Failed> {
     let writer = session(store).await?;
+    let known = from_known.then(Mutex::default);
     let mut latencies = Vec::new();
     let end = Instant::now() + FOR;
     while Instant::now() < end {
         let begin = Instant::now();
-        let transaction = create(store, writer).await?;
+        let transaction = create(store, writer, known.as_ref()).await?;
         store.commit(&transaction).await?;
         latencies.push(begin.elapsed());
     }
-    Ok(latencies)
+    latencies.sort();
+    let at = |share: usize| latencies[(latencies.len() - 1) * share / 100].as_secs_f64() * 1e3;
+    Ok((at(50), at(99)))
 }
 
-/// Creations in a second, and the transactions that they took.
-async fn together(store: &Arc<Counted>, shared: bool) -> Result<(f64, u64), Failed> {
+/// All clients at the same time, each of which waits for one creation before it begins the next.
+async fn together(store: &Arc<Counted>, shared: bool, from_known: bool) -> Result<Rate, Failed> {
     let writer = session(&**store).await?;
     let (group, asked) = mpsc::unbounded_channel();
     let driver = tokio::spawn(drive(Arc::clone(store), writer.1, asked));
@@ -170,9 +223,10 @@ async fn together(store: &Arc<Counted>, shared: bool) -> Result<(f64, u64), Fail
     for _ in 0..CLIENTS {
         let (store, group) = (Arc::clone(store), group.clone());
         clients.spawn(async move {
+            let known = from_known.then(Mutex::default);
             let mut created = 0;
             while begin.elapsed() < FOR {
-                let transaction = create(&*store, writer).await?;
+                let transaction = create(&*store, writer, known.as_ref()).await?;
                 let done = match shared {
                     true => {
                         let (answer, answered) = oneshot::channel();
@@ -190,9 +244,41 @@ async fn together(store: &Arc<Counted>, shared: bool) -> Result<(f64, u64), Fail
     while let Some(client) = clients.join_next().await {
         created += client??;
     }
-    let took = begin.elapsed();
+    let seconds = begin.elapsed().as_secs_f64();
     driver.abort();
-    Ok((created as f64 / took.as_secs_f64(), store.committed.load(Ordering::Relaxed) - before))
+    Ok(Rate { created, transactions: store.committed.load(Ordering::Relaxed) - before, seconds })
+}
+
+/// Creations a second that the store takes, so many transactions at a time with one creation of each client in each.
+async fn merged(store: &Arc<Counted>, at_a_time: u64) -> Result<f64, Failed> {
+    let writer = session(&**store).await?;
+    let known = Arc::new(Mutex::default());
+    create(&**store, writer, Some(&known)).await?;
+    let begin = Instant::now();
+    let mut drivers = tokio::task::JoinSet::new();
+    for _ in 0..at_a_time {
+        let (store, known) = (Arc::clone(store), Arc::clone(&known));
+        drivers.spawn(async move {
+            let mut created = 0;
+            while begin.elapsed() < FOR {
+                let mut merged = Transaction::default();
+                for _ in 0..CLIENTS {
+                    let one = create(&*store, writer, Some(&known)).await?;
+                    merged.compares.extend(one.compares);
+                    merged.writes.extend(one.writes);
+                }
+                if matches!(store.commit(&merged).await?, Outcome::Committed(_)) {
+                    created += CLIENTS;
+                }
+            }
+            Ok::<u64, Failed>(created)
+        });
+    }
+    let mut created = 0;
+    while let Some(driver) = drivers.join_next().await {
+        created += driver??;
+    }
+    Ok(created as f64 / begin.elapsed().as_secs_f64())
 }
 
 type Asked = (Transaction, oneshot::Sender<Answer>);
@@ -205,10 +291,16 @@ async fn drive(store: Arc<Counted>, lease: Lease, mut asked: mpsc::UnboundedRece
     while let Some(first) = asked.recv().await {
         let mut next = Some(first);
         loop {
-            while let Some((transaction, answer)) = next.take().or_else(|| asked.try_recv().ok()) {
-                requests += 1;
-                waiting.insert(RequestId(requests), answer);
-                group.submit(RequestId(requests), transaction, 0);
+            for _ in 0..TURNS {
+                while let Some((transaction, answer)) = next.take().or_else(|| asked.try_recv().ok()) {
+                    requests += 1;
+                    waiting.insert(RequestId(requests), answer);
+                    group.submit(RequestId(requests), transaction, 0);
+                }
+                if !group.gathers() {
+                    break;
+                }
+                tokio::task::yield_now().await;
             }
             let Some((id, transaction)) = group.next_commit() else { break };
             let outcome = store.commit(&transaction).await.unwrap_or(Outcome::Unknown);

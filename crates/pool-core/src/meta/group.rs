@@ -11,6 +11,10 @@
 //! does nothing else. That one leaves a mark beside the receipt, since its own outcome may be unknown as well: who finds the receipt
 //! without the mark knows that the transaction took place. A receipt that nobody will ask for, since the only copy of its transaction was
 //! answered, is deleted by the next transaction: the store keeps one for each manager, not one for each transaction.
+//!
+//! **Who comes back.** Clients that wait for one request before they ask for the next come back together once a transaction is answered. A
+//! transaction that begins with the first of them leaves the others to the one after it, and so each has half of them, for ever. So
+//! [`GroupCommit::gathers`] tells a driver to let others run before it asks for the next transaction.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -83,6 +87,8 @@ pub struct GroupCommit {
     flying: Option<Flying>,
     /// The receipt of a transaction of which no copy is under way.
     over: Option<Key>,
+    /// Requests that the last transaction answered.
+    answered: usize,
     answers: VecDeque<(RequestId, Answer)>,
 }
 
@@ -98,6 +104,7 @@ impl GroupCommit {
             queue: VecDeque::new(),
             flying: None,
             over: None,
+            answered: 0,
             answers: VecDeque::new(),
         }
     }
@@ -105,6 +112,12 @@ impl GroupCommit {
     /// A transaction to commit, of so many bytes.
     pub fn submit(&mut self, request: RequestId, transaction: Transaction, bytes: usize) {
         self.queue.push_back(Part { request, transaction, bytes });
+    }
+
+    /// Whether fewer requests wait than the last transaction answered, so that more may come at any moment.
+    #[must_use]
+    pub fn gathers(&self) -> bool {
+        self.flying.is_none() && (1..self.answered).contains(&self.queue.len())
     }
 
     /// What to send to the store. One at a time: what comes meanwhile shares the next.
@@ -204,6 +217,7 @@ impl GroupCommit {
     }
 
     fn took_place(&mut self, parts: Vec<Part>, revision: Option<Revision>) {
+        self.answered = parts.len();
         self.answers.extend(parts.into_iter().map(|part| (part.request, Answer::Committed(revision))));
     }
 
@@ -298,4 +312,67 @@ impl Touched {
 /// directory as well, which everybody else who writes the key compares; or sets its node, and comes in another transaction.
 fn is_moment(write: &Write) -> bool {
     matches!(write, Write::Put(Key::Changed(_), _))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::Inode;
+    use crate::meta::key::Name;
+
+    /// Clients that come back one after the other, each as soon as it is answered: how many are in each transaction.
+    fn sizes(gather: bool) -> Vec<usize> {
+        let mut group = GroupCommit::new(1, Lease(1), Limits::NONE);
+        let mut asked = 0_u64;
+        let mut ask = |group: &mut GroupCommit| {
+            asked += 1;
+            let name = Name::new(asked.to_string().as_bytes()).expect("it is a name");
+            let entry = Write::Put(Key::Entry(Inode(1), name), Value::Entry(Inode(asked)));
+            group.submit(RequestId(asked), Transaction { compares: Vec::new(), writes: vec![entry] }, 0);
+        };
+        (0..16).for_each(|_| ask(&mut group));
+        let (mut sizes, mut back) = (Vec::new(), 0);
+        for _ in 0..10 {
+            // One comes before anybody looks, and the others only if they have a turn.
+            if back > 0 {
+                back -= 1;
+                ask(&mut group);
+            }
+            while gather && back > 0 && group.gathers() {
+                back -= 1;
+                ask(&mut group);
+            }
+            let (id, transaction) = group.next_commit().expect("somebody waits");
+            (0..std::mem::take(&mut back)).for_each(|_| ask(&mut group));
+            sizes.push(transaction.writes.iter().filter(|write| matches!(write.key(), Key::Entry(..))).count());
+            group.complete(id, &Outcome::Committed(Revision(1)));
+            back = std::iter::from_fn(|| group.next_answer()).count();
+        }
+        sizes
+    }
+
+    #[test]
+    fn clients_that_come_back_together_share_a_transaction_again() {
+        assert_eq!(sizes(true), [16; 10]);
+        assert_eq!(sizes(false)[..5], [16, 1, 16, 1, 16], "without, those who come first leave the others to the next");
+    }
+
+    #[test]
+    fn nobody_is_waited_for_without_a_request_or_beyond_those_who_were_answered() {
+        let mut group = GroupCommit::new(1, Lease(1), Limits::NONE);
+        let ask = |group: &mut GroupCommit, number| group.submit(RequestId(number), Transaction::default(), 0);
+        ask(&mut group, 1);
+        assert!(!group.gathers(), "nobody was answered");
+        ask(&mut group, 2);
+        let (id, _) = group.next_commit().expect("two wait");
+        ask(&mut group, 3);
+        assert!(!group.gathers(), "one is under way");
+        group.complete(id, &Outcome::Committed(Revision(1)));
+        assert!(group.gathers(), "one waits, and two were answered");
+        ask(&mut group, 4);
+        assert!(!group.gathers());
+        let (id, _) = group.next_commit().expect("two wait");
+        group.complete(id, &Outcome::Committed(Revision(2)));
+        assert!(!group.gathers(), "nobody waits");
+    }
 }

@@ -8,10 +8,12 @@
 //! - [`store`]: the contract of a store, and the one that tests and simulations use;
 //! - [`lookup`]: what is at a path;
 //! - [`operation`]: what clients and drains ask for, as transactions;
+//! - [`known`]: what was read before, from which creations are attempted;
 //! - [`group`]: several requests in one transaction, and outcomes that nobody heard of.
 
 pub mod group;
 pub mod key;
+pub mod known;
 pub mod lookup;
 pub mod operation;
 pub mod store;
@@ -19,6 +21,7 @@ pub mod value;
 
 pub use group::{CommitId, GroupCommit, RequestId};
 pub use key::{Key, Name, Prefix, Role};
+pub use known::Known;
 pub use operation::{Attempt, Operation, Reads, Refusal, attempt};
 pub use store::{Compare, Outcome, Stored, Transaction, Write};
 pub use value::{Durability, FileState, Group, Kind, Node, Value};

@@ -383,6 +383,20 @@ pub enum Refusal {
     Moved,
 }
 
+impl Operation {
+    /// Where it makes a node, and which.
+    #[must_use]
+    pub const fn makes(&self) -> Option<(&At, Inode)> {
+        match self {
+            Self::Create { at, fresh, .. }
+            | Self::MakeDirectory { at, fresh, .. }
+            | Self::MakeLink { at, fresh, .. }
+            | Self::MakeSpecial { at, fresh, .. } => Some((at, Inode(*fresh))),
+            _ => None,
+        }
+    }
+}
+
 /// How far an operation has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attempt {

@@ -22,7 +22,7 @@ pub struct Stored {
 }
 
 /// What must be so for a transaction to take place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Compare {
     /// There is no such key.
     Absent(Key),

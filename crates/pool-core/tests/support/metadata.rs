@@ -12,7 +12,7 @@ use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::{Operation, PublicationEnd, Refusal, Reply};
 use surgetank_pool_core::meta::store::{Compare, Lease, Limits, MemoryStore, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::value::{Change, FileState, Kind, Node, Path, Value};
-use surgetank_pool_core::meta::{Attempt, CommitId, GroupCommit, Key, Prefix, Reads, RequestId, Role, attempt};
+use surgetank_pool_core::meta::{Attempt, CommitId, GroupCommit, Key, Known, Prefix, Reads, RequestId, Role, attempt};
 use surgetank_pool_core::placement::Place;
 use surgetank_pool_core::publishing::{self, Publisher};
 
@@ -31,6 +31,8 @@ struct Doing {
     manager: u64,
     operation: Operation,
     reads: Reads,
+    /// It is attempted from what its manager has read before.
+    first: bool,
     reply: Option<Result<Reply, Refusal>>,
     /// Its compares and writes, while it is submitted.
     submitted: Option<Transaction>,
@@ -57,6 +59,8 @@ struct World {
     store: MemoryStore,
     truth: Namespace,
     managers: Vec<GroupCommit>,
+    /// What each of them has read.
+    known: Vec<Known>,
     doing: BTreeMap<RequestId, Doing>,
     copies: Vec<Copy>,
     fresh: u64,
@@ -100,6 +104,7 @@ impl World {
             store: MemoryStore::default(),
             truth: Namespace::new(),
             managers: (0..MANAGERS).map(|id| GroupCommit::new(id, Lease(1_000_000 + id), LIMITS)).collect(),
+            known: vec![Known::default(); MANAGERS as usize],
             doing: BTreeMap::new(),
             copies: Vec::new(),
             fresh: 10,
@@ -241,6 +246,7 @@ impl World {
             manager,
             operation,
             reads: Reads::default(),
+            first: true,
             reply: None,
             submitted: None,
             applied: false,
@@ -260,10 +266,19 @@ impl World {
             self.doing.iter().filter(|(_, doing)| doing.submitted.is_none()).map(|(request, _)| *request).collect();
         let Some(request) = self.pick(&waiting) else { return };
         let Some(doing) = self.doing.get_mut(&request) else { return };
+        let known = &mut self.known[doing.manager as usize];
+        if std::mem::take(&mut doing.first)
+            && let Some((transaction, reply)) = known.creation(&doing.operation, 0, |_| true)
+        {
+            (doing.reply, doing.submitted) = (Some(Ok(reply)), Some(transaction.clone()));
+            self.managers[doing.manager as usize].submit(request, transaction, 0);
+            return;
+        }
         match attempt(&doing.operation, &doing.reads) {
             Attempt::Read(keys, prefixes) => {
                 for key in keys {
                     let stored = self.store.get(&key).cloned();
+                    known.learn(&key, stored.as_ref());
                     doing.reads.key(key, stored);
                 }
                 for prefix in prefixes {
@@ -385,6 +400,7 @@ impl World {
                     }
                 }
                 Answer::Refused => {
+                    doing.submitted.iter().for_each(|refused| self.known[manager as usize].refused(refused));
                     (doing.submitted, doing.reply, doing.reads) = (None, None, Reads::default());
                     doing.own_failed = false;
                 }

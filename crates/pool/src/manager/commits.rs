@@ -7,7 +7,7 @@ use std::time::Duration;
 use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::{Attempt, Operation, Reads, Refusal, attempt};
 use surgetank_pool_core::meta::store::{Compare, Lease, Limits, Outcome, Transaction, Write};
-use surgetank_pool_core::meta::{GroupCommit, Key, RequestId, Value};
+use surgetank_pool_core::meta::{GroupCommit, Key, Known, RequestId, Value};
 use tokio::sync::{Notify, oneshot};
 
 use super::protocol::{Ended, Once};
@@ -18,6 +18,8 @@ use crate::meta::{self, LeaseEnded, MetaStore, Unavailable};
 const SHARED_MAX: usize = 512;
 /// A group's own compare, and its writes: its receipt, and the former one that is deleted.
 const OWN: usize = 2;
+/// How often other tasks have their turn before a transaction that has fewer requests than the last one: some ten microseconds.
+const TURNS: usize = 32;
 /// The pause after a transaction whose outcome is unknown.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -64,6 +66,7 @@ pub(super) struct Commits {
     store: Arc<dyn MetaStore>,
     lease: Lease,
     queue: Mutex<Queue>,
+    known: Mutex<Known>,
     wake: Notify,
 }
 
@@ -74,16 +77,26 @@ impl Commits {
         let shared = Limits { operations: limits.operations.min(SHARED_MAX), ..limits };
         let group = GroupCommit::new(manager, lease, shared);
         let queue = Queue { group, waiting: BTreeMap::new(), requests: 0, is_over: false };
-        Self { store, lease, queue: Mutex::new(queue), wake: Notify::new() }
+        Self { store, lease, queue: Mutex::new(queue), known: Mutex::default(), wake: Notify::new() }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives transactions to the store, one after the other. It ends when the manager's lease has.
     pub(super) async fn run(&self) -> LeaseEnded {
         loop {
+            for _ in 0..TURNS {
+                if !self.queue().group.gathers() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
             let next = self.queue().group.next_commit();
             let Some((id, transaction)) = next else {
                 self.wake.notified().await;
@@ -172,8 +185,12 @@ impl Commits {
             {
                 return Ok(ended);
             }
-            first = false;
-            let (mut transaction, reply) = self.attempt(operation, within).await?;
+            let known = if std::mem::take(&mut first) { self.attempt_known(operation, within) } else { None };
+            let rests_on_known = known.is_some();
+            let (mut transaction, reply) = match known {
+                Some(attempted) => attempted,
+                None => self.attempt(operation, within).await?,
+            };
             let again = once.is_some_and(|once| once.again);
             if transaction.writes.is_empty() && transaction.compares.len() <= 1 && !again {
                 return Ok(reply);
@@ -186,9 +203,11 @@ impl Commits {
                 transaction.compares.push(Compare::Absent(receipt.clone()));
                 transaction.writes.push(Write::PutLeased(receipt, Value::Receipt, once.lease));
             }
+            let looked = rests_on_known.then(|| transaction.clone());
             if self.commit(transaction).await? {
                 return Ok(reply);
             }
+            looked.iter().for_each(|refused| self.known().refused(refused));
         }
     }
 
@@ -221,6 +240,15 @@ impl Commits {
         })
     }
 
+    /// The transaction of a creation, and its answer if that takes place, from what was read before; `None`: it has to be read.
+    fn attempt_known(&self, operation: &Operation, within: Option<Within>) -> Option<(Transaction, Ended)> {
+        let may = |value: &Value| within.is_none_or(|within| within.may_use(value));
+        let (mut transaction, reply) = self.known().creation(operation, now(), may)?;
+        let makes = within.and_then(|within| within.makes(operation));
+        transaction.compares.extend(makes.map(|(_, compare)| compare));
+        Some((transaction, Ended::Reply(reply)))
+    }
+
     /// Reads what the operation needs; its transaction, and its answer if that takes place.
     async fn attempt(
         &self,
@@ -242,7 +270,10 @@ impl Commits {
                     if within.is_some_and(|within| !within.has(&read)) {
                         return Ok(not_allowed());
                     }
-                    keys.into_iter().zip(read.keys).for_each(|(key, stored)| reads.key(key, stored));
+                    for (key, stored) in keys.into_iter().zip(read.keys) {
+                        self.known().learn(&key, stored.as_ref());
+                        reads.key(key, stored);
+                    }
                     prefixes.into_iter().zip(read.prefixes).for_each(|(prefix, keys)| reads.prefix(prefix, keys));
                 }
                 Attempt::Commit(mut transaction, Ok(reply)) => {

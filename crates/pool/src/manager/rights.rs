@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use surgetank_pool_core::id::{Inode, MountId};
+use surgetank_pool_core::id::MountId;
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::store::Compare;
 use surgetank_pool_core::meta::value::Mount;
@@ -109,26 +109,19 @@ impl Within {
 
     /// Whether everything that was read is the mount's.
     pub(super) fn has(&self, read: &Snapshot) -> bool {
-        read.keys.iter().flatten().all(|stored| match &stored.value {
-            Value::Node(node) => node.mount == self.mount,
-            _ => true,
-        })
+        read.keys.iter().flatten().all(|stored| self.may_use(&stored.value))
+    }
+
+    /// Whether a value that was read may be used.
+    pub(super) fn may_use(&self, value: &Value) -> bool {
+        !matches!(value, Value::Node(node) if node.mount != self.mount)
     }
 
     /// The node that an operation makes, whose number must not be another's already.
     pub(super) fn makes(&self, operation: &Operation) -> Option<(Key, Compare)> {
-        match operation {
-            Operation::Create { fresh, .. }
-            | Operation::MakeDirectory { fresh, .. }
-            | Operation::MakeLink { fresh, .. }
-            | Operation::MakeSpecial { fresh, .. }
-                if !self.trusted =>
-            {
-                let key = Key::Node(Inode(*fresh));
-                Some((key.clone(), Compare::Absent(key)))
-            }
-            _ => None,
-        }
+        let (_, inode) = operation.makes().filter(|_| !self.trusted)?;
+        let key = Key::Node(inode);
+        Some((key.clone(), Compare::Absent(key)))
     }
 }
 

@@ -313,12 +313,11 @@ impl Manager {
         operation: &Operation,
     ) -> Result<Option<Refusal>, Unavailable> {
         let within = Within::of(by);
+        if let Some((at, _)) = operation.makes() {
+            return self.is_taken(at, within).await;
+        }
         match operation {
-            Operation::Create { at, .. }
-            | Operation::MakeDirectory { at, .. }
-            | Operation::MakeLink { at, .. }
-            | Operation::MakeSpecial { at, .. }
-            | Operation::Link { at, .. } => self.in_the_way(at, within).await,
+            Operation::Link { at, .. } => self.in_the_way(at, within).await,
             Operation::Unlink { at, .. } => Ok(unless_known(self.bring(by, at, within).await?).err()),
             Operation::RemoveDirectory { at, .. } => match unless_known(self.bring(by, at, within).await?) {
                 Ok(Some((inode, node))) if node.kind == Kind::Directory => self.is_empty(inode).await,
@@ -345,6 +344,16 @@ impl Manager {
             }
             _ => Ok(None),
         }
+    }
+
+    /// Refuses what is to be made at a name that the pool or the target has: creations are attempted as if the name were free, and one
+    /// that is not would take those with which it shares a transaction a second one.
+    async fn is_taken(&self, at: &At, within: Option<Within>) -> Result<Option<Refusal>, Unavailable> {
+        Ok(match self.find(at.0, &Path(vec![at.1.clone()]), within).await? {
+            What::AtTarget(..) | What::Node(..) => Some(Refusal::Exists),
+            What::Refused(Refusal::NotFound) => None,
+            What::Refused(refusal) => Some(refusal),
+        })
     }
 
     /// Refuses what is to be made at a name that the target alone has.

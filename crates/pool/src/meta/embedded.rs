@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
 use surgetank_pool_core::id::Revision;
 use surgetank_pool_core::meta::store::{Lease, Limits, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::{Compare, Key, Prefix, Stored, Value};
@@ -194,11 +194,14 @@ impl Shared {
             }
         }
         let revision = next_revision(&write)?;
-        for each in &transaction.writes {
-            match each {
-                Write::Put(key, value) => put(&write, revision, key, Some(value), None)?,
-                Write::PutLeased(key, value, lease) => put(&write, revision, key, Some(value), Some(*lease))?,
-                Write::Delete(key) => put(&write, revision, key, None, None)?,
+        {
+            let mut tables = Tables::open(&write)?;
+            for each in &transaction.writes {
+                match each {
+                    Write::Put(key, value) => tables.put(revision, key, Some(value), None)?,
+                    Write::PutLeased(key, value, lease) => tables.put(revision, key, Some(value), Some(*lease))?,
+                    Write::Delete(key) => tables.put(revision, key, None, None)?,
+                }
             }
         }
         write.commit()?;
@@ -233,8 +236,11 @@ impl Shared {
             }
             of_lease.push(keys::read(key)?);
         }
-        for key in of_lease {
-            put(&write, revision, &key, None, None)?;
+        {
+            let mut tables = Tables::open(&write)?;
+            for key in of_lease {
+                tables.put(revision, &key, None, None)?;
+            }
         }
         write.commit()?;
         self.revision.send_replace(revision.0);
@@ -271,33 +277,38 @@ fn holds(table: &impl ReadableTable<&'static [u8], &'static [u8]>, compare: &Com
     })
 }
 
-/// Puts a value, or deletes the key, and keeps the lists of leases true.
-fn put(
-    write: &WriteTransaction,
-    now: Revision,
-    key: &Key,
-    value: Option<&Value>,
-    lease: Option<Lease>,
-) -> Result<(), Failed> {
-    let (mut table, mut of_lease) = (write.open_table(KEYS)?, write.open_table(OF_LEASE)?);
-    let spelt = keys::of_key(key);
-    let former = row(&table, key)?;
-    if let Some(former) = former.as_ref().and_then(|row| row.lease) {
-        of_lease.remove((former, spelt.as_slice()))?;
+/// The tables that changes of keys are about: opening them takes longer than one change.
+struct Tables<'t> {
+    keys: Table<'t, &'static [u8], &'static [u8]>,
+    of_lease: Table<'t, (u64, &'static [u8]), ()>,
+}
+
+impl<'t> Tables<'t> {
+    fn open(write: &'t WriteTransaction) -> Result<Self, Failed> {
+        Ok(Self { keys: write.open_table(KEYS)?, of_lease: write.open_table(OF_LEASE)? })
     }
-    match value {
-        None => drop(table.remove(spelt.as_slice())?),
-        Some(value) => {
-            let lease = lease.map(|lease| lease.0);
-            if let Some(lease) = lease {
-                of_lease.insert((lease, spelt.as_slice()), ())?;
-            }
-            let created = former.map_or(now, |row| row.created);
-            let row = Row { created, modified: now, lease, value: value.clone() };
-            table.insert(spelt.as_slice(), row.to_bytes().as_slice())?;
+
+    /// Puts a value, or deletes the key, and keeps the lists of leases true.
+    fn put(&mut self, now: Revision, key: &Key, value: Option<&Value>, lease: Option<Lease>) -> Result<(), Failed> {
+        let spelt = keys::of_key(key);
+        let former = row(&self.keys, key)?;
+        if let Some(former) = former.as_ref().and_then(|row| row.lease) {
+            self.of_lease.remove((former, spelt.as_slice()))?;
         }
+        match value {
+            None => drop(self.keys.remove(spelt.as_slice())?),
+            Some(value) => {
+                let lease = lease.map(|lease| lease.0);
+                if let Some(lease) = lease {
+                    self.of_lease.insert((lease, spelt.as_slice()), ())?;
+                }
+                let created = former.map_or(now, |row| row.created);
+                let row = Row { created, modified: now, lease, value: value.clone() };
+                self.keys.insert(spelt.as_slice(), row.to_bytes().as_slice())?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn next_revision(write: &WriteTransaction) -> Result<Revision, Failed> {

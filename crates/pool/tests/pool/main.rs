@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
 mod compaction;
+mod creations;
 mod early;
 mod early_faults;
 mod etcd;

@@ -9,7 +9,7 @@ use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply};
 use surgetank_pool_core::meta::store::{Lease, Limits, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::value::{FileState, Kind, Value};
-use surgetank_pool_core::meta::{Attempt, CommitId, GroupCommit, Key, Prefix, Reads, RequestId, attempt};
+use surgetank_pool_core::meta::{Attempt, CommitId, GroupCommit, Key, Known, Prefix, Reads, RequestId, attempt};
 use surgetank_pool_core::placement::Place;
 
 use super::clients::lease_of;
@@ -20,14 +20,17 @@ struct Doing {
     request: u64,
     operation: Operation,
     reads: Reads,
+    /// It is attempted from what the manager has read before.
+    first: bool,
     reply: Option<Result<Reply, Refusal>>,
-    submitted: bool,
+    submitted: Option<Transaction>,
 }
 
 /// See the module.
 pub struct Manager {
     process: u64,
     group: GroupCommit,
+    known: Known,
     doing: BTreeMap<RequestId, Doing>,
     flying: Option<(CommitId, Instant)>,
     /// It is dead until then.
@@ -41,7 +44,7 @@ const LEASE: Duration = Duration::from_secs(2);
 impl Manager {
     pub fn new(process: u64) -> Self {
         let group = GroupCommit::new(process, Lease(process), LIMITS);
-        Self { process, group, doing: BTreeMap::new(), flying: None, down: Instant::ZERO }
+        Self { process, group, known: Known::default(), doing: BTreeMap::new(), flying: None, down: Instant::ZERO }
     }
 
     /// Whose requests share the transaction that is under way.
@@ -72,7 +75,8 @@ impl World {
             return;
         }
         let own = RequestId(self.number());
-        let doing = Doing { asker, request, operation, reads: Reads::default(), reply: None, submitted: false };
+        let reads = Reads::default();
+        let doing = Doing { asker, request, operation, reads, first: true, reply: None, submitted: None };
         self.managers[at].doing.insert(own, doing);
         self.work_manager(at);
     }
@@ -105,16 +109,28 @@ impl World {
                         replies.push((doing.asker, doing.request, reply));
                     }
                 }
-                Answer::Refused => (doing.reads, doing.reply, doing.submitted) = (Reads::default(), None, false),
+                Answer::Refused => {
+                    (doing.reads, doing.reply) = (Reads::default(), None);
+                    doing.submitted.take().iter().for_each(|refused| manager.known.refused(refused));
+                }
             }
         }
         if !self.faults.store_gone {
-            for (request, doing) in manager.doing.iter_mut().filter(|(_, doing)| !doing.submitted) {
+            for (request, doing) in manager.doing.iter_mut().filter(|(_, doing)| doing.submitted.is_none()) {
+                let known = &mut manager.known;
+                if std::mem::take(&mut doing.first)
+                    && let Some((transaction, reply)) = known.creation(&doing.operation, 0, |_| true)
+                {
+                    (doing.reply, doing.submitted) = (Some(Ok(reply)), Some(transaction.clone()));
+                    manager.group.submit(*request, transaction, 0);
+                    continue;
+                }
                 loop {
                     match attempt(&doing.operation, &doing.reads) {
                         Attempt::Read(keys, prefixes) => {
                             for key in keys {
                                 let stored = self.store.get(&key).cloned();
+                                known.learn(&key, stored.as_ref());
                                 doing.reads.key(key, stored);
                             }
                             for prefix in prefixes {
@@ -125,7 +141,7 @@ impl World {
                             }
                         }
                         Attempt::Commit(transaction, reply) => {
-                            (doing.reply, doing.submitted) = (Some(reply), true);
+                            (doing.reply, doing.submitted) = (Some(reply), Some(transaction.clone()));
                             manager.group.submit(*request, transaction, 0);
                             break;
                         }

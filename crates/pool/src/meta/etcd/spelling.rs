@@ -1,5 +1,7 @@
 //! How transactions are spelt for etcd.
 
+use std::collections::BTreeMap;
+
 use surgetank_pool_core::id::Revision;
 use surgetank_pool_core::meta::store::{Lease, Transaction, Write};
 use surgetank_pool_core::meta::{Compare, Key, Prefix};
@@ -57,10 +59,11 @@ impl Spelling {
         if !success.is_empty() && transaction.writes.iter().all(|write| matches!(write, Write::Delete(_))) {
             success.push(put(self.with(b"#"), Vec::new(), 0));
         }
+        let (compares, _) = once(&transaction.compares);
         TxnRequest {
-            compare: transaction.compares.iter().map(|compare| self.compare(compare)).collect(),
+            compare: compares.iter().map(|compare| self.compare(compare)).collect(),
             success,
-            failure: transaction.compares.iter().map(|compare| self.look(compare)).collect(),
+            failure: compares.iter().map(|compare| self.look(compare)).collect(),
         }
     }
 
@@ -124,6 +127,19 @@ pub(super) fn none_under(prefix: Vec<u8>) -> messages::Compare {
     }
 }
 
+/// Each compare once, and the place of each among these: requests that share a transaction compare the same directories and sessions.
+fn once(compares: &[Compare]) -> (Vec<&Compare>, Vec<usize>) {
+    let (mut at, mut once) = (BTreeMap::new(), Vec::new());
+    let place = |compare| {
+        *at.entry(compare).or_insert_with(|| {
+            once.push(compare);
+            once.len() - 1
+        })
+    };
+    let places = compares.iter().map(place).collect();
+    (once, places)
+}
+
 /// Which compares did not hold, from what was read in their places.
 pub(super) fn refused(compares: &[Compare], found: &[ResponseOp]) -> Vec<usize> {
     let holds = |compare: &Compare, found: &ResponseOp| {
@@ -135,8 +151,10 @@ pub(super) fn refused(compares: &[Compare], found: &[ResponseOp]) -> Vec<usize> 
             Compare::Created(_, at) => found.is_some_and(|found| revision(found.create_revision) == *at),
         }
     };
-    let each = compares.iter().zip(found).enumerate();
-    each.filter(|(_, (compare, found))| !holds(compare, found)).map(|(at, _)| at).collect()
+    let (once, places) = once(compares);
+    let hold: Vec<bool> = once.iter().zip(found).map(|(compare, found)| holds(compare, found)).collect();
+    let failed = |place: &usize| hold.get(*place) == Some(&false);
+    places.iter().enumerate().filter(|(_, place)| failed(place)).map(|(at, _)| at).collect()
 }
 
 pub(super) const fn revision(its: i64) -> Revision {
@@ -161,7 +179,32 @@ pub(super) fn end_of(mut prefix: Vec<u8>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use surgetank_pool_core::id::{Inode, SessionId};
+
+    use super::super::messages::{KeyValue, RangeResponse};
     use super::*;
+
+    #[test]
+    fn what_several_compare_is_asked_once_and_fails_for_all_of_them() {
+        let (node, session) = (Key::Node(Inode(1)), Key::Session(SessionId(2)));
+        let compares = [
+            Compare::Created(node.clone(), Revision(5)),
+            Compare::Absent(session.clone()),
+            Compare::Created(node.clone(), Revision(5)),
+            Compare::Modified(node.clone(), Revision(6)),
+            Compare::Absent(session),
+            Compare::Created(node, Revision(5)),
+        ];
+        let asked = Spelling::new("p").transaction(&Transaction { compares: compares.to_vec(), writes: Vec::new() });
+        assert_eq!((asked.compare.len(), asked.failure.len()), (3, 3));
+        let found = |revision: Option<i64>| {
+            let found = revision.map(|at| KeyValue { create_revision: at, mod_revision: at, ..KeyValue::default() });
+            ResponseOp { range: Some(RangeResponse { kvs: found.into_iter().collect(), ..RangeResponse::default() }) }
+        };
+        assert_eq!(refused(&compares, &[found(Some(5)), found(Some(9)), found(Some(6))]), [1, 4]);
+        assert_eq!(refused(&compares, &[found(Some(7)), found(None), found(Some(6))]), [0, 2, 5]);
+        assert_eq!(refused(&compares, &[found(None), found(None), found(None)]), [0, 2, 3, 5]);
+    }
 
     #[test]
     fn a_prefix_ends_before_the_next_one() {
