@@ -13,6 +13,8 @@ mod content;
 mod errno;
 mod files;
 mod filesystem;
+#[cfg(test)]
+mod fixture;
 mod locks;
 mod numbers;
 pub mod point;

@@ -308,7 +308,17 @@ impl Tree {
     pub(crate) async fn entries(&self, number: INodeNo) -> Result<Vec<(Name, Stat)>, Errno> {
         let (directory, path) = self.numbers.place(number)?;
         let client = self.client().await?;
-        client.entries(directory, &path, &what(directory)).await.map_err(|error| stale(&error))
+        let entries = client.entries(directory, &path, &what(directory)).await.map_err(|error| stale(&error))?;
+        for (name, stat) in &entries {
+            // As in a lookup: from here on the pool's number is known as that of the number that the kernel has.
+            if stat.is_directory
+                && !stat.at_target
+                && let Some(known) = self.numbers.named(number, name)
+            {
+                let _ = self.inode(known).await;
+            }
+        }
+        Ok(entries)
     }
 
     /// Closes what is still open, and ends the session: the file system is no longer mounted.
@@ -334,4 +344,38 @@ pub(crate) fn checked(name: &OsStr) -> Result<Name, Errno> {
 /// How the log names a node.
 pub(crate) fn what(inode: Inode) -> String {
     format!("file {inode}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Pool, run, tree};
+
+    /// The pool has what the kernel knows as something that the target alone has, and this mount is about to learn it.
+    async fn imported_elsewhere(tree: &Tree, name: &str) -> INodeNo {
+        let number = tree.lookup(INodeNo::ROOT, OsStr::new(name)).await.unwrap().ino;
+        let (directory, path) = tree.numbers.place(number).unwrap();
+        let at_target = tree.numbers.number_at_target(number);
+        tree.client().await.unwrap().import(directory, &path, at_target, name).await.unwrap();
+        number
+    }
+
+    #[test]
+    fn a_directory_that_is_being_imported_has_the_number_that_the_kernel_knows() {
+        run(async {
+            let pool = Pool::new(1, 1, 12);
+            let names = ["looked up", "listed"];
+            names.iter().for_each(|name| std::fs::create_dir(pool.target().join(name)).unwrap());
+            let tree = tree(&pool).await;
+            let looked_up = imported_elsewhere(&tree, names[0]).await;
+            let listed = imported_elsewhere(&tree, names[1]).await;
+            assert_eq!(tree.lookup(INodeNo::ROOT, OsStr::new(names[0])).await.unwrap().ino, looked_up);
+            let entries = tree.entries(INodeNo::ROOT).await.unwrap();
+            let (name, stat) = entries.iter().find(|(name, _)| name.bytes() == names[1].as_bytes()).unwrap();
+            assert!(!stat.at_target, "the pool has it");
+            assert_eq!(tree.attributes_listed(INodeNo::ROOT, name, stat).ino, listed);
+            assert_eq!(tree.inode(listed).await.unwrap(), stat.inode);
+            tree.end().await;
+        });
+    }
 }

@@ -68,3 +68,47 @@ impl Tree {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use bytes::Bytes;
+    use fuser::INodeNo;
+
+    use super::*;
+    use crate::fixture::{Pool, run, tree, until};
+
+    #[test]
+    fn a_file_that_is_busy_at_every_look_is_committed() {
+        run(async {
+            let pool = Pool::new(1, 2, 24);
+            let client = pool.client(1).await;
+            let tree = tree(&pool).await;
+            let (log, owner) = (OsStr::new("log"), (0o644, 0, 0));
+            let (attributes, opened) = tree.create((INodeNo::ROOT, log), owner, (true, false)).await.unwrap();
+            let file = tree.files.find(tree.inode(attributes.ino).await.unwrap()).unwrap();
+            let line = Bytes::from_static(b"line");
+            tree.write((opened.handle, None), Some(0), &line).await.unwrap();
+            // Whoever has the gate passes it on to the other, who waits for it: it is never free.
+            let busy: Vec<_> = (0..2)
+                .map(|_| {
+                    let file = Arc::clone(&file);
+                    tokio::spawn(async move {
+                        loop {
+                            let gate = file.gate.lock().await;
+                            tokio::task::yield_now().await;
+                            drop(gate);
+                        }
+                    })
+                })
+                .collect();
+            until("it is busy", async || file.gate.try_lock().is_err()).await;
+            let committing = tokio::spawn(Arc::clone(&tree).commit_waiting(Duration::from_millis(200)));
+            until("others see it", async || client.stat("log").await.unwrap().size == 4).await;
+            busy.into_iter().for_each(|task| task.abort());
+            committing.abort();
+            tree.end().await;
+        });
+    }
+}

@@ -18,6 +18,8 @@ surgetank_model::plant_bugs! {
         NeededIgnored,
         /// When a session ends, what it has committed is dropped as well.
         EndedDropsAll,
+        /// Room is left for a draft that was withdrawn.
+        DraftStaysCounted,
         /// Memory is used again while it is read.
         ReadersIgnored,
         /// A commit does not look whether its benefactors are in the life that acknowledged the chunks.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use surgetank_model::Bytes;
 use surgetank_pool_core::benefactor::scrub;
-use surgetank_pool_core::id::{BenefactorId, Domain, Inode, MountId, Version};
-use surgetank_pool_core::meta::store::{Transaction, Write};
+use surgetank_pool_core::id::{BenefactorId, Domain, Inode, MountId, Revision, Version};
+use surgetank_pool_core::meta::store::{Compare, Transaction, Write};
 use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Value};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -320,7 +320,7 @@ async fn take_ssds(config: &Config, store: &dyn MetaStore) -> Result<(Ssds, Left
     let mut ssds = Ssds::open(&root, config.benefactors, config.ssd, pool)?;
     let read = store.read(&[], &[Prefix::Records]).await?;
     let records = read.prefixes.into_iter().flatten().filter_map(|(_, stored)| match stored.value {
-        Value::Lends(lends) => Some(lends),
+        Value::Lends(lends) => Some((lends, stored.modified)),
         _ => None,
     });
     let records: Vec<_> = records.collect();
@@ -330,7 +330,7 @@ async fn take_ssds(config: &Config, store: &dyn MetaStore) -> Result<(Ssds, Left
         places.map(|place| place.id).collect::<BTreeSet<BenefactorId>>()
     };
     // Whoever lent an SSD has a directory: one that is not there may be mounted elsewhere, or later.
-    let lent = records.iter().filter(|lends| lends.ssd > Bytes::ZERO).map(|lends| lends.place.id);
+    let lent = records.iter().filter(|(lends, _)| lends.ssd > Bytes::ZERO).map(|(lends, _)| lends.place.id);
     let gone: BTreeSet<BenefactorId> = lent.filter(|id| !ssds.has_former(*id)).collect();
     let of_gone: Vec<BTreeSet<BenefactorId>> = files.lost.iter().map(|(_, groups)| &named(groups) & &gone).collect();
     let of_gone: Vec<_> = of_gone.into_iter().filter(|gone| !gone.is_empty()).collect();
@@ -353,16 +353,18 @@ async fn take_ssds(config: &Config, store: &dyn MetaStore) -> Result<(Ssds, Left
     ssds.own()?;
     // Nobody waits for those that this process does not start.
     let is_over = |id: BenefactorId| id.0 >= config.benefactors && ssds.ssd(id).is_none();
-    let writes: Vec<Write> = records
-        .iter()
-        .filter(|lends| is_over(lends.place.id))
-        .map(|lends| Write::Delete(Key::Record(lends.place.id)))
-        .collect();
-    if !writes.is_empty() {
-        let forgotten = store.commit(&Transaction { compares: Vec::new(), writes }).await;
-        forgotten.map_err(|error| Error::Ended(error.to_string()))?;
+    for (lends, modified) in records.iter().filter(|(lends, _)| is_over(lends.place.id)) {
+        forget(store, lends.place.id, *modified).await?;
     }
     Ok((ssds, found, remarks))
+}
+
+/// A benefactor is expected no longer, unless its record was written since: with an etcd one of that number may have joined meanwhile.
+async fn forget(store: &dyn MetaStore, id: BenefactorId, modified: Revision) -> Result<(), Error> {
+    let record = Key::Record(id);
+    let compares = vec![Compare::Modified(record.clone(), modified)];
+    let forgotten = store.commit(&Transaction { compares, writes: vec![Write::Delete(record)] }).await;
+    forgotten.map(|_| ()).map_err(|error| Error::Ended(error.to_string()))
 }
 
 /// Whether no benefactor of the pool in the etcd is alive: they would have the same numbers as those of this process.
@@ -487,4 +489,43 @@ fn path(nodes: &BTreeMap<Inode, Node>, node: &Node) -> Option<PathBuf> {
         above = nodes.get(directory)?;
     }
     Some(names.iter().rev().map(|name| std::ffi::OsStr::from_bytes(name.bytes())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use surgetank_pool_core::id::Incarnation;
+    use surgetank_pool_core::meta::value::Lends;
+    use surgetank_pool_core::placement::Place;
+
+    use super::*;
+    use crate::meta::Embedded;
+
+    #[tokio::test]
+    async fn a_record_that_was_written_meanwhile_is_not_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&directory.path().join("pool.redb")).unwrap();
+        let (id, key) = (BenefactorId(7), Key::Record(BenefactorId(7)));
+        let lends = |incarnation| {
+            Value::Lends(Lends {
+                place: Place { id, incarnation: Incarnation(incarnation) },
+                address: "127.0.0.1:1".to_owned(),
+                domain: Domain(7),
+                memory: Bytes::ZERO,
+                ssd: Bytes::new(1 << 30),
+            })
+        };
+        let joins = async |incarnation| {
+            let writes = vec![Write::Put(key.clone(), lends(incarnation))];
+            store.commit(&Transaction { compares: Vec::new(), writes }).await.unwrap();
+        };
+        let record = async || store.read(std::slice::from_ref(&key), &[]).await.unwrap().keys.remove(0);
+        joins(1).await;
+        let former = record().await.unwrap();
+        joins(2).await;
+        forget(&store, id, former.modified).await.unwrap();
+        let newer = record().await.unwrap();
+        assert_eq!(newer.value, lends(2));
+        forget(&store, id, newer.modified).await.unwrap();
+        assert!(record().await.is_none());
+    }
 }

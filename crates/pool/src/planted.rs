@@ -1,18 +1,58 @@
-//! Bugs on purpose, to see that the tests of who is let in find them: compiled in by the feature `planted-bugs` only, which nothing but those
-//! tests may switch on, and even then asleep until one of them wakes one.
+//! Bugs on purpose, to see that tests find them: compiled in by the feature `planted-bugs` only, which nothing but those tests may switch on,
+//! and even then asleep until one of them wakes one.
 
-surgetank_model::plant_bugs! {
-    /// A bug that can be planted.
-    pub enum Bug {
-        /// A request is let in whatever it shows.
-        TokenUnchecked,
-        /// A token counts after it has expired.
-        ExpiryIgnored,
-        /// A token that was taken back is let in.
-        RevokedAdmitted,
-        /// A session goes on whose token was taken back.
-        SessionOutlivesToken,
-        /// Whoever has a token may ask a manager anything.
-        RightsUnchecked,
+/// Of who is let in.
+pub mod admission {
+    surgetank_model::plant_bugs! {
+        /// A bug that can be planted.
+        pub enum Bug {
+            /// A request is let in whatever it shows.
+            TokenUnchecked,
+            /// A token counts after it has expired.
+            ExpiryIgnored,
+            /// A token that was taken back is let in.
+            RevokedAdmitted,
+            /// A session goes on whose token was taken back.
+            SessionOutlivesToken,
+            /// Whoever has a token may ask a manager anything.
+            RightsUnchecked,
+        }
+    }
+}
+
+/// Of what a writer keeps of what is not committed.
+pub mod writers {
+    surgetank_model::plant_bugs! {
+        /// A bug that can be planted.
+        pub enum Bug {
+            /// A chunk is dropped before all its benefactors have acknowledged it.
+            DroppedBeforeStored,
+            /// A chunk of which only a part was written is dropped, and counts as one that was written as a whole.
+            PartDropped,
+            /// A chunk that was dropped is as it was before it was written over.
+            OlderWritingRead,
+            /// A chunk that is not full is dropped, and read as one that is.
+            LengthForgotten,
+            /// A chunk that was cut off is as long as it was.
+            CutForgotten,
+            /// Nothing is dropped, however much is kept.
+            NothingDropped,
+            /// What is too much to be kept and cannot be dropped is not committed.
+            KeptIsNotCommitted,
+            /// What lies at the only benefactor, which may begin anew with what is on its SSD, is dropped.
+            DroppedWithOneSsd,
+            /// A group of which nothing was committed with the rest is looked for nowhere.
+            LayoutForgotten,
+            /// Benefactors promise the room that others may need for what they have and nobody has committed.
+            RoomUncounted,
+            /// The writing of a benefactor that others replace is withdrawn before they have the chunk.
+            ReplacedWithdrawn,
+            /// What was dropped is looked for only where it is to lie from now on.
+            ReplacedForgotten,
+            /// Any number of bytes waits for a commit.
+            UncommittedUnbounded,
+            /// Chunks of any number of groups wait for a commit.
+            AnyGroupsWait,
+        }
     }
 }

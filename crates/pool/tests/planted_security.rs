@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use surgetank_pool::manager::{self, Begin, Manager, Reply, Request};
 use surgetank_pool::meta::Embedded;
-use surgetank_pool::planted::{Bug, plant};
+use surgetank_pool::planted::admission::{Bug, plant};
 use surgetank_pool::rpc::{Listener, Peer};
 use surgetank_pool::security::token::{Claims, Grant, Key, now};
 use surgetank_pool::security::{Access, Credentials};

@@ -290,7 +290,7 @@ impl Holdings {
     /// A session withdraws what it wrote and did not seal: the write failed elsewhere, or was overwritten.
     pub fn withdraw(&mut self, instance: Instance) {
         if let Some(held) = self.held.get_mut(&instance) {
-            self.drafts_in_memory -= u64::from(held.is_draft_in_memory());
+            self.drafts_in_memory -= u64::from(held.is_draft_in_memory() && !planted(Bug::DraftStaysCounted));
             held.draft = false;
             self.drop_if_unused(instance);
         }

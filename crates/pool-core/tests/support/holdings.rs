@@ -37,6 +37,7 @@ struct Store {
 struct World {
     random: Random,
     holdings: Holdings,
+    has_ssd: bool,
     store: Store,
     /// Which instance's bytes are in memory and on SSD.
     memory: BTreeMap<(u8, u64), Instance>,
@@ -62,6 +63,7 @@ pub fn run(seed: u64) -> Result<(), String> {
     let mut world = World {
         random,
         holdings: Holdings::new(LIFE, buffers, ssd),
+        has_ssd: ssd,
         store: Store::default(),
         memory: BTreeMap::new(),
         ssd: BTreeSet::new(),
@@ -76,7 +78,7 @@ pub fn run(seed: u64) -> Result<(), String> {
         numbers: 10,
     };
     for step in 0..500 {
-        world.step().map_err(|what| format!("step {step}: {what}"))?;
+        world.step().and_then(|()| world.leaves_room()).map_err(|what| format!("step {step}: {what}"))?;
     }
     world.end()
 }
@@ -383,6 +385,16 @@ impl World {
         Ok(())
     }
 
+    /// What it promises leaves room for half of what is not committed, of which some may lie on SSD.
+    fn leaves_room(&self) -> Result<(), String> {
+        let (all, promised) = (self.holdings.credits(), self.holdings.spare_credits());
+        let least = all.saturating_sub(self.holdings.drafts().count() as u64 / 2);
+        match promised == least || self.has_ssd && (least..=all).contains(&promised) {
+            true => Ok(()),
+            false => Err(format!("{promised} of {all} chunks are promised, and {least} can be")),
+        }
+    }
+
     /// Everything that was written ends: nothing is left.
     fn end(&mut self) -> Result<(), String> {
         while !self.coming.is_empty() {
@@ -405,6 +417,9 @@ impl World {
                 Some(Effect::FreeSsd(instance)) => drop(self.ssd.remove(&instance)),
                 None => break,
             }
+        }
+        if self.holdings.spare_credits() != self.holdings.credits() {
+            return Err("room is left for drafts that are no more".to_owned());
         }
         let left: Vec<Instance> = self.holdings.instances().collect();
         if left.is_empty() && self.ssd.is_empty() {

@@ -32,6 +32,7 @@ use self::ssd::{Found, NotOurs, Owner, Ssd, Tier};
 use crate::chunks::{Alive, CHUNK, Draft, DrainPart, Fence, Get, Inventory, Put, Reply, Request, Seal, TableOf};
 use crate::manager;
 use crate::managers::{Lost, Managers};
+use crate::planted::writers::{Bug, planted};
 use crate::rpc::{BadAddress, Listener, Peer, Service, advertised};
 use crate::security::Credentials;
 use crate::security::token::Claims;
@@ -259,9 +260,9 @@ impl Benefactor {
                 holdings.stored(entry.instance, true);
                 self.puts.fetch_add(1, Ordering::Relaxed);
                 self.look_at(&holdings);
-                Reply::Stored(holdings.spare_credits())
+                Reply::Stored(promised(&holdings))
             }
-            Admission::Here => Reply::Stored(self.holdings().spare_credits()),
+            Admission::Here => Reply::Stored(promised(&self.holdings())),
             Admission::Stale => Reply::Stale,
             Admission::UnknownSession => Reply::UnknownSession,
             Admission::Coming | Admission::Full => {
@@ -524,6 +525,11 @@ impl Service for Benefactor {
             Request::Adopt(adopt) => self.adopt(adopt).await,
         })
     }
+}
+
+/// Chunks that it has room for, as clients are told.
+fn promised(holdings: &Holdings) -> u64 {
+    if planted(Bug::RoomUncounted) { holdings.credits() } else { holdings.spare_credits() }
 }
 
 /// Works where it may block.

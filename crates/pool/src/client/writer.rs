@@ -36,6 +36,7 @@ use super::reader::AtTarget;
 use super::{Error, Inner, LOOK};
 use crate::chunks::CHUNK;
 use crate::manager::Content;
+use crate::planted::writers::{Bug, planted};
 use crate::span;
 
 /// Writings that were written over and keep their room until their benefactors are told, at most.
@@ -352,7 +353,9 @@ impl Writer {
             (at, bytes) = (at + room as u64, rest);
             // What is committed makes room when it is drained; what is not keeps its room.
             let is_short = self.room().is_some_and(|room| room.saturating_mul(2 * CHUNK) < self.uncommitted);
-            let is_much = !self.keep_less() || self.uncommitted > self.inner.config.uncommitted_max || self.is_wide();
+            let is_large = self.uncommitted > self.inner.config.uncommitted_max && !planted(Bug::UncommittedUnbounded);
+            let is_kept = !self.keep_less() && !planted(Bug::KeptIsNotCommitted);
+            let is_much = is_kept || is_large || self.is_wide();
             if is_short && self.uncommitted >= UNCOMMITTED_MIN || is_much {
                 self.commit(false).await?;
             }
@@ -440,6 +443,9 @@ impl Writer {
                 Some(mut former) if former.draft => {
                     self.uncommitted -= u64::from(former.length);
                     is_kept = former.bytes.is_some();
+                    if !is_kept && planted(Bug::OlderWritingRead) {
+                        (fresh.crc, fresh.at) = (former.crc, former.at.clone());
+                    }
                     let replaced = former.former.take();
                     self.withdrawn.extend(former.writings());
                     replaced

@@ -11,7 +11,7 @@ use tonic::Status as Refused;
 
 use super::protocol::{Begin, NUMBERS, Request};
 use crate::meta::Snapshot;
-use crate::planted::{Bug, planted};
+use crate::planted::admission::{Bug, planted};
 use crate::security::token::{Claims, Grant, Session};
 
 /// The least right that a request needs, and what of it the token must name.

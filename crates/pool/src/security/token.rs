@@ -18,7 +18,7 @@ use surgetank_pool_core::meta::store::Lease;
 use tonic::Code;
 
 use super::revoked::Revoked;
-use crate::planted::{Bug, planted};
+use crate::planted::admission::{Bug, planted};
 use crate::wire::{Wire, wire_enum, wire_struct};
 
 /// Bytes of a key, and of an HMAC-SHA256.

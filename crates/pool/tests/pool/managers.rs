@@ -349,3 +349,78 @@ fn a_change_that_the_store_cannot_take_is_refused_at_once_with_the_remedy() {
         assert!(refused.contains(expected), "{refused}");
     });
 }
+
+/// A store that does not say what a file's groups are, as long as that is wanted.
+struct Silent {
+    store: Embedded,
+    is_silent: AtomicBool,
+}
+
+#[tonic::async_trait]
+impl MetaStore for Silent {
+    fn limits(&self) -> Limits {
+        self.store.limits()
+    }
+
+    async fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Unavailable> {
+        let asks = prefixes.iter().any(|prefix| matches!(prefix, Prefix::Groups(_)));
+        if asks && self.is_silent.load(Ordering::SeqCst) {
+            return Err(Unavailable("it does not say".to_owned()));
+        }
+        self.store.read(keys, prefixes).await
+    }
+
+    async fn commit(&self, transaction: &Transaction) -> Result<Outcome, LeaseEnded> {
+        self.store.commit(transaction).await
+    }
+
+    async fn grant(&self, time: Duration) -> Result<Lease, Unavailable> {
+        self.store.grant(time).await
+    }
+
+    async fn renew(&self, lease: Lease) -> Result<bool, Unavailable> {
+        self.store.renew(lease).await
+    }
+
+    async fn end(&self, lease: Lease) -> Result<(), Unavailable> {
+        self.store.end(lease).await
+    }
+
+    async fn changed(&self, since: Revision) {
+        self.store.changed(since).await;
+    }
+}
+
+/// Whoever rewrites a file has said so in the store before it reads what the file is.
+#[test]
+fn a_file_that_could_not_be_opened_to_be_rewritten_is_cut_off_by_nobody() {
+    run(async {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Embedded::open(&directory.path().join("store")).unwrap();
+        let store = Arc::new(Silent { store, is_silent: AtomicBool::new(false) });
+        let credentials = Credentials::new(PoolKey::generate().unwrap());
+        let listener = Listener::bind("127.0.0.1:0", &credentials).unwrap();
+        let managers = vec![listener.address().unwrap().to_string()];
+        tokio::spawn(manager::run(manager::Config::default(), Arc::clone(&store) as Arc<dyn MetaStore>, listener));
+        let (ssd, leaving, advertise) = (None, false, None);
+        let (id, domain, memory) = (BenefactorId(0), Domain(0), (16 * MIB) as u64);
+        let of = managers.clone();
+        let lends = benefactor::Config { id, domain, memory, ssd, leaving, managers: of, advertise, scrub: None };
+        tokio::spawn(benefactor::run(lends, Listener::bind("127.0.0.1:0", &credentials).unwrap()));
+        let mut config = client::Config::new(managers, credentials.access(), "scratch");
+        config.make = Some((directory.path().to_owned(), Durability::Copies { copies: 1, media: Media::Any }));
+        config.timeout = LONG;
+        let client = PoolClient::begin(config.clone()).await.unwrap();
+        write(&client, "file", b"as it was").await.unwrap();
+        let inode = client.stat("file").await.unwrap().inode;
+        config.timeout = Duration::from_secs(5);
+        let rewriter = PoolClient::begin(config).await.unwrap();
+        store.is_silent.store(true, Ordering::SeqCst);
+        assert!(rewriter.rewrite_node(inode, "file").await.is_err());
+        store.is_silent.store(false, Ordering::SeqCst);
+        let mut writer = client.append("file").await.unwrap();
+        writer.write(b", and more").await.unwrap();
+        writer.close().await.unwrap();
+        same("appended", &read(&client, "file").await.unwrap(), b"as it was, and more");
+    });
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, Process, aside, bytes, drained, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient, Writer};
 use surgetank_pool_core::meta::FileState;
@@ -493,5 +493,28 @@ fn sixteen_sessions_that_sync_one_small_file_at_the_same_time_all_come_through()
             let content: Vec<u8> = (0..commits).flat_map(|at| bytes(at as u64 * 100, 100)).collect();
             same("all of it", &read(&client, "file").await.unwrap(), &content);
         }
+    });
+}
+
+#[test]
+fn a_writer_that_could_not_catch_up_is_as_long_as_what_it_has_written() {
+    run(async {
+        let mut pool = Pool::new(1, 2, 48);
+        pool.session = LONG;
+        pool.restart_manager(0);
+        let client = pool.client(1).await;
+        write(&client, "file", b"ten bytes.").await.unwrap();
+        let mut config = pool.config(1);
+        config.timeout = Duration::from_secs(2);
+        let mut writer = pool.client_of(config).await.append("file").await.unwrap();
+        writer.write_at(3, b"x").await.unwrap();
+        writer.write_at(3 * MIB as u64, b"end").await.unwrap();
+        let mut other = client.append("file").await.unwrap();
+        other.write_at(0, b"y").await.unwrap();
+        other.sync().await.unwrap();
+        // What lies between the bytes that were written here nobody has any more.
+        pool.benefactors.iter_mut().for_each(Process::kill);
+        writer.refresh().await.unwrap_err();
+        assert_eq!(writer.size(), 3 * MIB as u64 + 3);
     });
 }

@@ -18,6 +18,7 @@ use super::super::{Error, LOOK};
 use super::base::places;
 use super::{Chunk, Group, Writer};
 use crate::chunks::{self, CHUNK, Draft};
+use crate::planted::writers::{Bug, planted};
 
 /// Groups that one commit may name: each takes a part of the store's transaction.
 const GROUPS_MAX: usize = 32;
@@ -26,7 +27,8 @@ impl Chunk {
     /// Whether nobody needs its bytes here: see the module.
     fn may_go(&self) -> bool {
         let all = u32::try_from(CHUNK).unwrap_or(u32::MAX);
-        self.length == all && self.written.covers(all)
+        let anyway = planted(Bug::PartDropped) || planted(Bug::LengthForgotten);
+        anyway || self.length == all && self.written.covers(all)
     }
 
     /// It lies at one of these again that had left.
@@ -53,7 +55,7 @@ impl Chunk {
         if !self.draft {
             return Vec::new();
         }
-        if self.bytes.is_some() {
+        if self.bytes.is_some() || planted(Bug::ReplacedWithdrawn) {
             return gone;
         }
         let place = |id: BenefactorId| former.iter().find(|place| place.id == id);
@@ -82,10 +84,10 @@ impl Writer {
         let config = &self.inner.config;
         let max = usize::try_from(config.kept_max / CHUNK).unwrap_or(usize::MAX);
         let mut over = self.kept.len().saturating_sub(max);
-        if over == 0 {
+        if over == 0 || planted(Bug::NothingDropped) {
             return true;
         }
-        let may_go = self.inner.copies > 1 || self.inner.media != Media::Ssd;
+        let may_go = self.inner.copies > 1 || self.inner.media != Media::Ssd || planted(Bug::DroppedWithOneSsd);
         let (groups, gone) = (&mut self.groups, &self.gone);
         self.kept.retain(|(index, number)| {
             if over == 0 {
@@ -99,7 +101,7 @@ impl Writer {
                 return false;
             };
             let is_safe = group.lies_at(*number).iter().all(|place| !gone.contains(place));
-            let has_all = |chunk: &Chunk| group.has_all(*number, &chunk.at);
+            let has_all = |chunk: &Chunk| group.has_all(*number, &chunk.at) || planted(Bug::DroppedBeforeStored);
             let is_dropped =
                 may_go && is_safe && group.chunks.get(number).is_some_and(|chunk| chunk.may_go() && has_all(chunk));
             if let Some(chunk) = group.chunks.get_mut(number).filter(|_| is_dropped) {
@@ -114,7 +116,8 @@ impl Writer {
     /// Whether a commit would name very many groups into which something was written.
     pub(super) fn is_wide(&self) -> bool {
         let is_written = |group: &&Group| group.changed && group.chunks.values().any(|chunk| chunk.draft);
-        self.groups.len() > GROUPS_MAX && self.groups.values().filter(is_written).count() > GROUPS_MAX
+        let may_be = self.groups.len() > GROUPS_MAX && !planted(Bug::AnyGroupsWait);
+        may_be && self.groups.values().filter(is_written).count() > GROUPS_MAX
     }
 
     /// The bytes of a chunk that is not committed: kept here, or read from a benefactor; `places`: where its group lies.
@@ -129,7 +132,8 @@ impl Writer {
         }
         let until = self.inner.until();
         let at = |place: &Place| Some((*place, *chunk.at.get(&place.id)?));
-        let mut copies: Vec<_> = places.iter().filter_map(at).chain(chunk.spare).collect();
+        let spare = chunk.spare.into_iter().filter(|_| !planted(Bug::ReplacedForgotten));
+        let mut copies: Vec<_> = places.iter().filter_map(at).chain(spare).collect();
         loop {
             // Whoever did not answer lately is asked last.
             copies.sort_by_key(|(place, _)| self.gone.contains(place));
@@ -143,7 +147,7 @@ impl Writer {
                     self.gone.insert(*place);
                 }
                 let why = match intact(answer) {
-                    Ok((crc, bytes)) if crc == chunk.crc => return Ok(bytes),
+                    Ok((crc, bytes)) if crc == chunk.crc => return Ok(as_read(bytes)),
                     Ok(_) => DAMAGED,
                     Err(why) => why,
                 };
@@ -163,4 +167,14 @@ impl Writer {
         let spares: Vec<_> = chunks.flat_map(|chunk| std::mem::take(&mut chunk.spare)).collect();
         self.withdraw(spares.into_iter().map(|(place, instance)| (place.id, instance)).collect());
     }
+}
+
+/// The bytes, but for a bug.
+fn as_read(bytes: Bytes) -> Bytes {
+    if !planted(Bug::LengthForgotten) {
+        return bytes;
+    }
+    let mut longer = bytes.to_vec();
+    longer.resize(usize::try_from(CHUNK).unwrap_or_default(), 0);
+    longer.into()
 }

@@ -13,6 +13,7 @@ use surgetank_pool_core::placement::{Layout, Stripe};
 use super::super::Error;
 use super::{Chunk, Group, Writer};
 use crate::chunks::CHUNK;
+use crate::planted::writers::{Bug, planted};
 use crate::span;
 
 /// A chunk as it is committed, while it is written over.
@@ -142,7 +143,8 @@ impl Writer {
         for ((index, number), mut chunk) in aside.chunks {
             let Some(group) = self.groups.get_mut(&index) else { continue };
             // A group of which nothing was committed has forgotten it.
-            group.placed = group.placed.take().or_else(|| aside.placed.get(&index).cloned());
+            let placed = || aside.placed.get(&index).filter(|_| !planted(Bug::LayoutForgotten)).cloned();
+            group.placed = group.placed.take().or_else(placed);
             chunk.former = match group.chunks.remove(&number) {
                 Some(former) => Some(Former::Stored(Box::new(former))),
                 None if group.absent.remove(&number) => Some(Former::Absent),

@@ -9,6 +9,7 @@ pub mod etcd_cluster;
 pub mod etcd_server;
 pub mod held;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -71,10 +72,15 @@ impl Process {
         Self { runtime: Some(runtime), address }
     }
 
-    /// It answers nobody for a while: all its threads are busy.
+    /// From now on it answers nobody for a while: all its threads are busy.
     pub fn stall(&self, time: Duration) {
         let runtime = self.runtime.as_ref().expect("it runs");
-        runtime.spawn(async move { std::thread::sleep(time) });
+        let (begins, begun) = std::sync::mpsc::channel();
+        runtime.spawn(async move {
+            let _ = begins.send(());
+            std::thread::sleep(time);
+        });
+        begun.recv_timeout(LONG).expect("it runs");
     }
 
     /// It ends at once, wherever it is.
@@ -91,8 +97,21 @@ impl Drop for Process {
     }
 }
 
+thread_local! {
+    static FIRST: RefCell<Option<Arc<dyn Fn() + Send + Sync>>> = const { RefCell::new(None) };
+}
+
+/// What the threads do first of processes that this thread starts from now on.
+pub fn threads_do_first(first: impl Fn() + Send + Sync + 'static) {
+    FIRST.replace(Some(Arc::new(first)));
+}
+
 fn runtime() -> Runtime {
-    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+    let mut builder = Builder::new_multi_thread();
+    if let Some(first) = FIRST.with_borrow(Clone::clone) {
+        builder.on_thread_start(move || first());
+    }
+    builder.worker_threads(1).enable_all().build().expect("a runtime")
 }
 
 /// A benefactor's SSD.
@@ -500,7 +519,7 @@ pub async fn read(client: &PoolClient, path: &str) -> Result<Vec<u8>, client::Er
 
 /// Runs a test in a runtime of its own.
 pub fn run<F: Future<Output = ()>>(test: F) {
-    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime").block_on(test);
+    runtime().block_on(test);
 }
 
 /// What is under the directory for files without a name.

@@ -1,0 +1,57 @@
+//! The tests of what a writer keeps are tested: every planted bug is found by one of them.
+#![cfg(feature = "planted-bugs")]
+
+// Its tests pass without a bug, here as there.
+#[path = "pool/kept.rs"]
+mod kept;
+#[path = "pool/support/mod.rs"]
+mod support;
+
+use surgetank_pool::planted::writers::{Bug, plant};
+
+/// A test that passes without a bug.
+type Test = fn();
+
+/// Which test finds a bug.
+const fn finds(bug: Bug) -> Test {
+    match bug {
+        Bug::DroppedBeforeStored => kept::what_no_benefactor_has_acknowledged_is_kept,
+        Bug::PartDropped => kept::a_part_of_a_chunk_is_laid_upon_what_others_commit_of_it,
+        Bug::OlderWritingRead | Bug::CutForgotten => kept::a_file_of_which_little_is_kept_is_one_commit,
+        Bug::LengthForgotten => kept::the_last_chunk_of_a_file_of_which_little_is_kept_grows,
+        Bug::NothingDropped | Bug::KeptIsNotCommitted => kept::a_writer_keeps_no_more_of_a_file_than_it_may,
+        Bug::LayoutForgotten => kept::a_group_that_is_not_committed_with_the_rest_stays_where_it_is,
+        Bug::DroppedWithOneSsd => kept::on_one_ssd_nothing_is_dropped_here_and_what_is_too_much_is_committed,
+        Bug::RoomUncounted => kept::writers_leave_room_for_what_a_benefactor_has_that_dies,
+        Bug::ReplacedWithdrawn | Bug::ReplacedForgotten => {
+            kept::benefactors_that_answer_late_still_have_what_only_they_have
+        }
+        Bug::UncommittedUnbounded => kept::a_file_is_committed_when_very_much_of_it_is_not,
+        Bug::AnyGroupsWait => kept::a_file_is_committed_when_very_many_groups_of_it_are_changed,
+    }
+}
+
+/// How the test fails with the bug awake in all its threads.
+fn shows(bug: Bug) -> Option<String> {
+    let test = std::thread::spawn(move || {
+        plant(Some(bug));
+        support::threads_do_first(move || plant(Some(bug)));
+        finds(bug)();
+    });
+    let why = test.join().err()?;
+    let text = why.downcast_ref::<String>().cloned();
+    text.or_else(|| why.downcast_ref::<&str>().map(ToString::to_string)).or_else(|| Some("it fails".to_owned()))
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "where each bug shows is the result")]
+fn every_planted_bug_is_found() {
+    let mut missed = Vec::new();
+    for bug in Bug::ALL {
+        match shows(*bug) {
+            Some(what) => println!("{bug:?}: {what}"),
+            None => missed.push(*bug),
+        }
+    }
+    assert_eq!(missed, [], "no test finds them");
+}
