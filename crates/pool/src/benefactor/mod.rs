@@ -445,7 +445,8 @@ impl Benefactor {
         for chunk in &part.chunks {
             let (entry, reading) = self.chunk(part.of, *chunk)?;
             let at = part.offset + u64::from(*chunk) * CHUNK;
-            file.write_all_at(reading.as_ref(), at).map_err(|error| Reply::NotDrained(format!("{}: {error}", part.file)))?;
+            file.write_all_at(reading.as_ref(), at)
+                .map_err(|error| Reply::NotDrained(format!("{}: {error}", part.file)))?;
             drained.push((*chunk, entry.length, entry.crc));
         }
         Ok(drained)

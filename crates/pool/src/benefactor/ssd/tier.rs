@@ -316,11 +316,7 @@ impl Benefactor {
             .map(|(instance, piece, inode, entry)| {
                 let bytes = self.bytes(*piece);
                 let intact = crc32c::crc32c(bytes) == entry.crc;
-                (
-                    *instance,
-                    intact,
-                    intact.then(|| tier.appended(log.chunk(*inode, entry, bytes), &mut well)).flatten(),
-                )
+                (*instance, intact, intact.then(|| tier.appended(log.chunk(*inode, entry, bytes), &mut well)).flatten())
             })
             .collect();
         let failed = tier.flush(&mut log);
