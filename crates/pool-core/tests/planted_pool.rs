@@ -39,7 +39,16 @@ fn shows(bug: Bug, run: Run, seed: u64) -> Option<String> {
 }
 
 /// Runs that find a bug which a search finds late: they are tried first. Each is one that the search would come to.
-const KNOWN: [(Bug, &str, u64); 1] = [(Bug::NewWardenAsksNobody, "pool", 3081)];
+const KNOWN: &[(Bug, &str, u64)] = &[
+    (Bug::RewriterUnseen, "metadata", 538),
+    (Bug::RewriterNotAlone, "metadata", 165),
+    (Bug::MoveIgnored, "union", 155),
+    (Bug::UnpublishedReplaced, "pool", 32),
+    (Bug::LateAnswerCounts, "pool", 41),
+    (Bug::DeadIsLost, "pool", 23),
+    (Bug::LateSealCounts, "pool", 25),
+    (Bug::NewWardenAsksNobody, "pool", 3081),
+];
 
 /// In the first turn of a kind one in so many of its runs is tried before the next kind has its turn; turns double.
 const TURNS: u64 = 64;

@@ -138,7 +138,7 @@ impl GroupCommit {
                     transaction.compares.extend(part.transaction.compares.iter().cloned());
                     for write in &part.transaction.writes {
                         match is_moment(write) {
-                            true => drop(moments.insert(write.key(), write)),
+                            true => keep_later(&mut moments, write),
                             false => transaction.writes.push(write.clone()),
                         }
                     }
@@ -305,6 +305,17 @@ impl Touched {
         let written = transaction.writes.iter().filter(|write| !is_moment(write));
         self.written.extend(written.map(|write| write.key().clone()));
         apart
+    }
+}
+
+/// Of two moments the later one counts.
+fn keep_later<'a>(moments: &mut BTreeMap<&'a Key, &'a Write>, write: &'a Write) {
+    let at = |write: &Write| match write {
+        Write::Put(_, Value::Moment(at)) => *at,
+        _ => 0,
+    };
+    if moments.get(write.key()).is_none_or(|former| at(former) < at(write)) {
+        moments.insert(write.key(), write);
     }
 }
 

@@ -148,7 +148,11 @@ mod tests {
     }
 
     fn put(number: u64) -> Put {
-        let bytes = Bytes::from(vec![u8::try_from(number).unwrap(); 70_000]);
+        put_of(number, u8::try_from(number).unwrap())
+    }
+
+    fn put_of(number: u64, byte: u8) -> Put {
+        let bytes = Bytes::from(vec![byte; 70_000]);
         let instance = Instance { session: SessionId(1), number };
         let entry = Entry { instance, length: 70_000, crc: crc32c::crc32c(&bytes) };
         Put { incarnation: LIFE, inode: Inode(9), entry, bytes }
@@ -204,5 +208,37 @@ mod tests {
         }
         scrub(&benefactor);
         assert_eq!(benefactor.scrubbing.report().last.unwrap().damaged, 0);
+    }
+
+    #[test]
+    fn a_chunk_that_is_being_answered_keeps_its_room() {
+        let benefactor = benefactor();
+        let first = put(1);
+        assert!(matches!(benefactor.put(&first), Reply::Stored(_)));
+        let table = [(0, first.entry)].into_iter().collect::<Table>();
+        benefactor.holdings().seal(OF.0, OF.1, OF.2, table).unwrap();
+        let empty = benefactor.holdings().credits();
+        let get = Get { incarnation: LIFE, of: OF, chunk: 0, ticket: Ticket::default() };
+        let Reply::Chunk(_, bytes) = benefactor.get(&get) else { panic!("it is served") };
+        // The file ends, and others take all the room that there is.
+        benefactor.holdings().forgotten(Inode(9));
+        let fill = || {
+            let mut instances = Vec::new();
+            for number in 100..1000 {
+                let next = Put { inode: Inode(10), ..put_of(number, 9) };
+                match benefactor.put(&next) {
+                    Reply::Stored(_) => instances.push(next.entry.instance),
+                    Reply::Full => break,
+                    other => panic!("{other:?}"),
+                }
+            }
+            instances
+        };
+        let stored = fill();
+        assert!(stored.len() > 100, "{} chunks were stored", stored.len());
+        assert_eq!(bytes, first.bytes, "nobody has written over it");
+        drop(bytes);
+        stored.into_iter().for_each(|instance| benefactor.holdings().withdraw(instance));
+        assert!(benefactor.holdings().credits() >= empty, "all room is there again");
     }
 }

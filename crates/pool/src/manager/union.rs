@@ -462,14 +462,17 @@ impl Manager {
         let keys: Vec<Key> =
             page.names.iter().filter_map(|(_, what)| what.as_ref().ok()).copied().map(Key::Node).collect();
         let nodes = self.store.read(&keys, &[]).await?.keys;
-        let changed = self.changed_entries(&keys, &nodes).await?;
+        let directories = self.directories(&keys, &nodes).await?;
         let mut nodes = nodes.into_iter();
         let mut listed = Vec::with_capacity(page.names.len());
         for (name, what) in page.names {
             let (inode, node, at_target) = match what {
                 Err(seen) => (Inode(seen.number), seen.node, true),
                 Ok(inode) => match nodes.next().flatten().map(|stored| stored.value) {
-                    Some(Value::Node(node)) => (inode, node.with_changed_entries(changed.get(&inode)), false),
+                    Some(Value::Node(node)) if node.kind != Kind::Directory => (inode, node, false),
+                    Some(Value::Node(_)) if directories.contains_key(&inode) => {
+                        (inode, directories[&inode].clone(), false)
+                    }
                     // It ended between the two reads: the name may stand for another by now.
                     _ => match self.lookup(directory, &Path(vec![name.clone()]), within).await? {
                         Reply::Found(inode, node) => (inode, node, false),
@@ -483,26 +486,27 @@ impl Manager {
         Ok(Reply::Entries(listed, page.more))
     }
 
-    /// When the entries of those nodes changed that are directories.
-    async fn changed_entries(
-        &self,
-        keys: &[Key],
-        nodes: &[Option<Stored>],
-    ) -> Result<BTreeMap<Inode, Value>, Unavailable> {
+    /// Those nodes that are directories, each as it was when its entries had changed last.
+    async fn directories(&self, keys: &[Key], nodes: &[Option<Stored>]) -> Result<BTreeMap<Inode, Node>, Unavailable> {
         let is_directory = |stored: &Stored| matches!(&stored.value, Value::Node(node) if node.kind == Kind::Directory);
-        let directories = keys.iter().zip(nodes).filter(|(_, stored)| stored.as_ref().is_some_and(is_directory));
-        let directories: Vec<Inode> = directories
-            .filter_map(|(key, _)| match key {
-                Key::Node(inode) => Some(*inode),
-                _ => None,
-            })
-            .collect();
+        let directories = keys.iter().zip(nodes).filter_map(|(key, stored)| match key {
+            Key::Node(inode) if stored.as_ref().is_some_and(is_directory) => Some(*inode),
+            _ => None,
+        });
+        let directories: Vec<Inode> = directories.collect();
         if directories.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let keys: Vec<Key> = directories.iter().copied().map(Key::Changed).collect();
-        let changed = self.store.read(&keys, &[]).await?.keys.into_iter();
-        Ok(directories.into_iter().zip(changed).filter_map(|(of, stored)| Some((of, stored?.value))).collect())
+        let keys: Vec<Key> = directories.iter().flat_map(|of| [Key::Node(*of), Key::Changed(*of)]).collect();
+        let read = self.store.read(&keys, &[]).await?.keys;
+        let found = directories.into_iter().zip(read.chunks_exact(2)).filter_map(|(of, pair)| match pair {
+            [Some(Stored { value: Value::Node(node), .. }), changed] => {
+                let changed = changed.as_ref().map(|stored| &stored.value);
+                Some((of, node.clone().with_changed_entries(changed)))
+            }
+            _ => None,
+        });
+        Ok(found.collect())
     }
 }
 

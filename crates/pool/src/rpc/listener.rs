@@ -21,6 +21,8 @@ use crate::security::{Credentials, tls::Tls};
 
 /// How long a client may take to show its certificate.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a client may say nothing before it is asked whether it is there, and then once more.
+const ALIVE: Duration = Duration::from_secs(20);
 /// Clients that may be about it at a time.
 const HANDSHAKES: usize = 256;
 /// The pause after a connection that the system did not give, as when there are too many.
@@ -75,6 +77,9 @@ impl Listener {
             .initial_connection_window_size(WINDOWS.0)
             .initial_stream_window_size(WINDOWS.1)
             .max_frame_size(FRAME)
+            // What is answered to somebody who has gone is kept until that is noticed, and chunks with it.
+            .http2_keepalive_interval(Some(ALIVE))
+            .http2_keepalive_timeout(Some(ALIVE))
             .serve_with_incoming(served, ReceiverStream::new(connections));
         tokio::select! {
             served = serving => served,

@@ -272,7 +272,7 @@ pub fn a_chunk_that_is_being_written_is_whole_after_others_have_committed() {
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
 
 impl Counted {
-    fn new(bytes: Vec<u8>, counter: &Arc<AtomicUsize>) -> Bytes {
+    fn counted(bytes: Vec<u8>, counter: &Arc<AtomicUsize>) -> Bytes {
         counter.fetch_add(1, Ordering::Relaxed);
         Bytes::from_owner(Self(bytes, Arc::clone(counter)))
     }
@@ -302,7 +302,7 @@ pub fn a_writer_keeps_no_more_of_a_file_than_it_may() {
             let (content, in_memory) = (bytes(1, 40 * MIB), Arc::default());
             let mut writer = client.create("file").await.unwrap();
             for (chunk, at) in content.chunks(MIB).zip((0..).step_by(MIB)) {
-                writer.write_bytes_at(at, &Counted::new(chunk.to_vec(), &in_memory)).await.unwrap();
+                writer.write_bytes_at(at, &Counted::counted(chunk.to_vec(), &in_memory)).await.unwrap();
                 let kept = in_memory.load(Ordering::Relaxed);
                 // Those that are under way besides.
                 assert!(kept <= 4 + 2 * usize::from(copies), "{kept} chunks are in memory at {at}");
