@@ -41,13 +41,16 @@ fn shows(bug: Bug, run: Run, seed: u64) -> Option<String> {
 /// Runs that find a bug which a search finds late: they are tried first. Each is one that the search would come to.
 const KNOWN: &[(Bug, &str, u64)] = &[
     (Bug::RewriterUnseen, "metadata", 538),
-    (Bug::RewriterNotAlone, "metadata", 165),
+    (Bug::OldVersionTaken, "metadata", 318),
+    (Bug::AttemptForgotten, "metadata", 302),
+    (Bug::OldVersionDrains, "metadata", 216),
     (Bug::MoveIgnored, "union", 155),
+    (Bug::DraftChangedWhileItWaits, "metadata", 90),
     (Bug::UnpublishedReplaced, "pool", 32),
     (Bug::LateAnswerCounts, "pool", 41),
     (Bug::DeadIsLost, "pool", 23),
     (Bug::LateSealCounts, "pool", 25),
-    (Bug::NewWardenAsksNobody, "pool", 3081),
+    (Bug::NewWardenAsksNobody, "pool", 3496),
 ];
 
 /// In the first turn of a kind one in so many of its runs is tried before the next kind has its turn; turns double.

@@ -343,8 +343,8 @@ impl Benefactor {
 
     /// A chunk in memory. Who found it, or moves it, keeps its room as long as it uses the bytes.
     fn bytes(&self, piece: Piece) -> &[u8] {
-        // SAFETY: the room is kept, as said, and it was written before it counted as stored; nobody writes a piece again before its room
-        // was given up.
+        // SAFETY: the room is kept, as said, and it was written before it counted as stored; nobody writes a piece before the
+        // holdings have dropped who had it.
         unsafe { self.memory.read(piece) }
     }
 

@@ -261,6 +261,9 @@ async fn hammer(seed: u64, kind: Kind) {
             None => return,
         },
     };
+    // Nobody asks here what becomes of a session that is not renewed in time.
+    pool.session = LONG;
+    (0..pool.managers.len()).for_each(|at| pool.restart_manager(at));
     let client = std::sync::Arc::new(pool.client(2).await);
     let mut writers = tokio::task::JoinSet::new();
     for file in 0..3 {

@@ -111,6 +111,42 @@ fn a_sync_while_benefactors_reach_no_manager_waits_and_takes_the_room_of_its_byt
 }
 
 #[test]
+fn copies_lie_apart_when_no_benefactor_had_a_lease_for_a_while() {
+    let mut pool = Pool::new(1, 2, 48);
+    pool.start_manager("127.0.0.1:0");
+    run(async {
+        let mut config = pool.config(2);
+        config.managers = vec![pool.managers[1].address.clone()];
+        let client = pool.client_of(config).await;
+        let content = |file: u64| bytes(file, MIB);
+        let mut writers = Vec::new();
+        for file in 0..12 {
+            let mut writer = client.create(&format!("file{file}")).await.unwrap();
+            writer.write(&content(file)).await.unwrap();
+            writers.push(writer);
+        }
+        pool.managers[0].kill();
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        // Each finds that both of its benefactors are gone, and then that both are there.
+        let syncs =
+            writers.into_iter().map(|mut writer| tokio::spawn(async move { writer.sync().await.map(|()| writer) }));
+        let syncs: Vec<_> = syncs.collect();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        pool.restart_manager(0);
+        let mut open = Vec::new();
+        for sync in syncs {
+            open.push(sync.await.unwrap().unwrap());
+        }
+        // Nothing is at the target as long as they are open.
+        pool.benefactors[0].kill();
+        for file in 0..12 {
+            let path = format!("file{file}");
+            same(&path, &read(&client, &path).await.unwrap(), &content(file));
+        }
+    });
+}
+
+#[test]
 fn a_benefactor_that_was_replaced_and_is_alive_keeps_nothing_of_what_was_put_there() {
     let mut pool = Pool::new(1, 3, 24);
     pool.start_manager("127.0.0.1:0");
@@ -225,7 +261,7 @@ struct Small(Embedded);
 #[tonic::async_trait]
 impl MetaStore for Small {
     fn limits(&self) -> Limits {
-        Limits { operations: 6, bytes: 4096 }
+        Limits { operations: 8, bytes: 4096 }
     }
 
     async fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Unavailable> {
@@ -345,7 +381,7 @@ fn a_change_that_the_store_cannot_take_is_refused_at_once_with_the_remedy() {
         let mut writer = client.create("file").await.unwrap();
         writer.write(&bytes(4, 12 * MIB)).await.unwrap();
         let refused = writer.sync().await.unwrap_err().to_string();
-        let expected = "operations in one transaction, and the store takes 6: start etcd with --max-txn-ops=16 or more";
+        let expected = "operations in one transaction, and the store takes 8: start etcd with --max-txn-ops=16 or more";
         assert!(refused.contains(expected), "{refused}");
     });
 }

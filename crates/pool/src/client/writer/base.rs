@@ -135,6 +135,10 @@ impl Writer {
             if !group.known {
                 group.known = stored.is_none_or(|(.., stored)| stored.layout.columns.is_empty());
                 group.absent = gone;
+                if group.known {
+                    // Nobody has it any more.
+                    group.placed = None;
+                }
                 continue;
             }
             for chunk in gone {

@@ -115,6 +115,10 @@ impl Writer {
     async fn learn(&mut self, index: u32) -> Result<(), Error> {
         let until = self.inner.until();
         loop {
+            // All of it has left the pool: no benefactor need have its table.
+            if self.groups.get(&index).is_some_and(|group| group.known) {
+                return Ok(());
+            }
             match self.learn_now(index).await {
                 Err(_) if self.is_in_base(index) => {
                     let of_base = Group::of_base(self.committed_in(index));
@@ -358,8 +362,9 @@ impl Writer {
             for column in &mut layout.columns {
                 while let Some(at) = column.places.iter().position(|place| self.gone.contains(place)) {
                     let former = column.places[at];
+                    // Also those that are gone: one of them may be chosen again, and would have both copies.
                     let others: Vec<BenefactorId> =
-                        column.places.iter().filter(|place| !self.gone.contains(place)).map(|place| place.id).collect();
+                        column.places.iter().filter(|place| **place != former).map(|place| place.id).collect();
                     let found = self.place(CHUNK, 1, index, &others).await?;
                     column.places[at] = found.columns[0].places[0];
                     // The same one in the same life has what it had; if not, it says so when it is to seal it.
