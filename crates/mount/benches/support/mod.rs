@@ -108,7 +108,7 @@ pub fn is_drained(path: PathBuf) -> bool {
 pub fn wait_drained(directory: &Path) {
     let until = Instant::now() + LONG;
     let paths = || std::fs::read_dir(directory).expect("it is read").map(|entry| entry.expect("an entry").path());
-    while !paths().all(is_drained) {
+    while !paths().filter(|path| path.is_file()).all(is_drained) {
         assert!(Instant::now() < until, "everything is drained");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -221,10 +221,13 @@ impl Mounted {
         self.point.path()
     }
 
-    /// Removes its files and unmounts it.
+    /// Removes its files and unmounts it. Directories are the target's own.
     pub fn end(mut self) {
         for entry in std::fs::read_dir(self.path()).expect("it is read") {
-            std::fs::remove_file(entry.expect("an entry").path()).expect("it is unlinked");
+            let path = entry.expect("an entry").path();
+            if path.is_file() {
+                std::fs::remove_file(path).expect("it is unlinked");
+            }
         }
         if let Some(Err(failed)) = self.mount.take().map(Mount::unmount) {
             panic!("{}", failed.1);
