@@ -65,7 +65,8 @@ impl MissCurve {
             }
         }
         let at_zero = (first > Bytes::ZERO).then_some((0.0, 1.0));
-        let points = at_zero.into_iter().chain(points.iter().map(|(size, ratio)| (size.get() as f64, *ratio))).collect();
+        let points =
+            at_zero.into_iter().chain(points.iter().map(|(size, ratio)| (size.get() as f64, *ratio))).collect();
         Ok(Self { points })
     }
 
@@ -141,7 +142,7 @@ mod tests {
     #[test]
     fn a_measured_curve_does_not_rise() {
         let point = |size_blocks, miss_ratio| Point { size_blocks, hits: 0, requests: 0, miss_ratio };
-        let curve = MissCurve::from_measured(&[point(1, 0.5), point(2, 0.6), point(4, 0.1)], Bytes::from_kib(4)).unwrap();
+        let curve = MissCurve::from_measured(&[point(1, 0.5), point(2, 0.6), point(4, 0.1)], Bytes::new(4096)).unwrap();
         assert_eq!(curve.points()[1..], [(4096.0, 0.5), (8192.0, 0.5), (16384.0, 0.1)]);
     }
 }

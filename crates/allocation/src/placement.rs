@@ -157,7 +157,8 @@ impl Network<'_> {
         self.place(wants, former).unwrap_or_else(|_| {
             let mut flow = self.flow(wants, None, &|_, server| self.has[server].get());
             flow.run();
-            let placed: Vec<Bytes> = flow.amounts().iter().map(|of| Bytes::new(of.iter().map(|(_, b)| b).sum())).collect();
+            let placed: Vec<Bytes> =
+                flow.amounts().iter().map(|of| Bytes::new(of.iter().map(|(_, b)| b).sum())).collect();
             // What a flow has placed can be placed.
             self.place(&placed, former).unwrap_or_default()
         })
@@ -181,8 +182,7 @@ impl Network<'_> {
     /// The flow in which no application has more than z of a server, for the least z, except where it keeps what it had.
     fn level(&self, wants: &[Bytes], kept: Option<&[BTreeMap<usize, u64>]>) -> Option<Flow> {
         let has = |server: usize| self.has[server].get() as f64;
-        let kept_of =
-            |i: usize, j: usize| kept.and_then(|kept| kept[i].get(&j)).map_or(0.0, |amount| *amount as f64);
+        let kept_of = |i: usize, j: usize| kept.and_then(|kept| kept[i].get(&j)).map_or(0.0, |amount| *amount as f64);
         let shares = wants.iter().zip(&self.reach).map(|(wants, reached)| {
             let reachable: f64 = reached.iter().map(|server| has(*server)).sum();
             wants.get() as f64 / reachable.max(1.0)

@@ -51,7 +51,11 @@ impl Footprint {
         match self.points.get(behind) {
             Some((to, low)) => {
                 let slope = (low - high) / (to - from);
-                let brought = if slope == 0.0 { high * self.rate * passed } else { high * (slope * self.rate * passed).exp_m1() / slope };
+                let brought = if slope == 0.0 {
+                    high * self.rate * passed
+                } else {
+                    high * (slope * self.rate * passed).exp_m1() / slope
+                };
                 (from + brought).min(*to)
             }
             None => from + high * self.rate * passed,

@@ -7,7 +7,8 @@ use support::{Extent, all, optimum};
 
 #[test]
 fn no_shares_are_better_than_the_plan() {
-    let kinds: Vec<Kind> = (0..500).map(|seed| compare(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"))).collect();
+    let kinds: Vec<Kind> =
+        (0..500).map(|seed| compare(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"))).collect();
     let count = |kind: Kind| kinds.iter().filter(|one| **one == kind).count();
     let counts = [Kind::Unbound, Kind::Bound, Kind::Infeasible].map(count);
     println!("no SLO in the way, one in the way, infeasible: {counts:?}");

@@ -59,7 +59,10 @@ fn a_bad_description_is_refused_with_one_sentence() {
         (|d| d.level1[0].name.clear(), "a first-level server has no name"),
         (|d| d.level2[0].cache = Bytes::ZERO, "st1 has no cache"),
         (|d| d.level2[0].cache = Bytes::new(u64::MAX), "more than 1048576 TiB together"),
-        (|d| d.applications[0].level1 = "io9".into(), "application A uses the first-level server io9, which is not there"),
+        (
+            |d| d.applications[0].level1 = "io9".into(),
+            "application A uses the first-level server io9, which is not there",
+        ),
         (|d| d.applications[0].level2 = vec!["io1".into()], "uses the second-level server io1, which is not there"),
         (|d| d.applications[0].level2.clear(), "application A reaches no second-level server"),
         (|d| d.applications[0].level2.push("st1".into()), "names a second-level server twice"),
@@ -73,7 +76,10 @@ fn a_bad_description_is_refused_with_one_sentence() {
         (|d| d.applications[0].margin = 1.0, "has the margin 1:"),
         (|d| d.latencies.level1 = Duration::ZERO, "the latency of level 1 is 0"),
         (|d| d.latencies.level2 = d.latencies.disk, "each level is slower than the one before it"),
-        (|d| d.segment = Bytes::from_mib(51), "io1 has 100 MiB for 2 applications, and an equal share is below a segment of 51 MiB"),
+        (
+            |d| d.segment = Bytes::from_mib(51),
+            "io1 has 100 MiB for 2 applications, and an equal share is below a segment of 51 MiB",
+        ),
         (|d| d.change_max = Some(0.0), "the change per interval is 0:"),
         (|d| d.change_max = Some(f64::NAN), "the change per interval is NaN:"),
     ];

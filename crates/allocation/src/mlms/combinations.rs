@@ -169,7 +169,10 @@ impl<'a> Search<'a> {
     }
 
     fn network(&self, count: usize) -> Network<'_> {
-        Network { has: &self.has, reach: self.problem.applications[..count].iter().map(|member| &*member.level2).collect() }
+        Network {
+            has: &self.has,
+            reach: self.problem.applications[..count].iter().map(|member| &*member.level2).collect(),
+        }
     }
 
     fn fits(&self, seconds: &[Bytes]) -> bool {
@@ -220,7 +223,8 @@ impl<'a> Search<'a> {
             let less = self.latency_ms(user, now.0[user], now.1[user]) - self.latency_ms(user, first, second);
             (user, less / self.fair_ms(user))
         };
-        let mut gains: Vec<(usize, f64)> = users.iter().map(|user| gain(*user)).filter(|(_, gain)| *gain > 0.0).collect();
+        let mut gains: Vec<(usize, f64)> =
+            users.iter().map(|user| gain(*user)).filter(|(_, gain)| *gain > 0.0).collect();
         gains.sort_by(|a, b| b.1.total_cmp(&a.1));
         gains
     }

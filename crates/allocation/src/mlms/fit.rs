@@ -53,7 +53,8 @@ fn least_squares<const N: usize>(rows: &[([f64; N], f64)], used: &[usize]) -> Op
         .collect();
     // Gauss-Jordan with pivots.
     for column in 0..count {
-        let pivot = (column..count).max_by(|a, b| equations[*a][column].abs().total_cmp(&equations[*b][column].abs()))?;
+        let pivot =
+            (column..count).max_by(|a, b| equations[*a][column].abs().total_cmp(&equations[*b][column].abs()))?;
         equations.swap(column, pivot);
         let line = equations[column].clone();
         if line[column].abs() < 1e-10 * rows.len() as f64 {

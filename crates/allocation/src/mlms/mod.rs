@@ -76,7 +76,9 @@ impl Mlms {
                 level2: member
                     .level2
                     .iter()
-                    .map(|server| (*server, part(factor(index).1, problem.level2[*server].cache, second[*server], LARGEST.1)))
+                    .map(|server| {
+                        (*server, part(factor(index).1, problem.level2[*server].cache, second[*server], LARGEST.1))
+                    })
                     .collect(),
             })
             .collect();
@@ -141,11 +143,7 @@ impl Gap {
         let best = optimal::solve(problem, None);
         let judged = Self::judged(problem, plan);
         let broken = judged.shares.iter().filter(|share| !share.slo_met).map(|share| share.application.clone());
-        Self {
-            fair_speedup: judged.fair_speedup,
-            best_fair_speedup: best.fair_speedup,
-            broken: broken.collect(),
-        }
+        Self { fair_speedup: judged.fair_speedup, best_fair_speedup: best.fair_speedup, broken: broken.collect() }
     }
 
     /// The plan's shares with the latencies that they have by the problem's curves.

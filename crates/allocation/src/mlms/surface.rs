@@ -52,7 +52,8 @@ impl Surface {
         if samples.len() < SAMPLES_MIN {
             return Err(FitError::TooFew(samples.len()));
         }
-        if let Some(sample) = samples.iter().find(|sample| !(sample.latency_ms > 0.0 && sample.latency_ms.is_finite())) {
+        if let Some(sample) = samples.iter().find(|sample| !(sample.latency_ms > 0.0 && sample.latency_ms.is_finite()))
+        {
             return Err(FitError::Latency(sample.latency_ms));
         }
         let extent = (extent.0.get().max(1) as f64, extent.1.get().max(1) as f64);
@@ -111,7 +112,8 @@ mod tests {
 
     #[test]
     fn a_surface_of_its_own_kind_is_found_again() {
-        let samples = grid(|u, v| 0.5 + 2.0 * (1.0 - u) + 3.0 * (1.0 - v).powi(2) + (1.0 - (u + 4.0 * v) / 5.0).powi(2));
+        let samples =
+            grid(|u, v| 0.5 + 2.0 * (1.0 - u) + 3.0 * (1.0 - v).powi(2) + (1.0 - (u + 4.0 * v) / 5.0).powi(2));
         let surface = Surface::fit(&samples, EXTENT).unwrap();
         for sample in samples {
             let at = surface.at(sample.first.get() as f64, sample.second.get() as f64);

@@ -69,7 +69,8 @@ pub(super) struct Plot<'a> {
 impl Built {
     pub fn new(plot: &Plot<'_>) -> Self {
         let problem = plot.problem;
-        let sum = |servers: &[crate::problem::Server]| servers.iter().map(|server| server.cache.get() as f64).sum::<f64>();
+        let sum =
+            |servers: &[crate::problem::Server]| servers.iter().map(|server| server.cache.get() as f64).sum::<f64>();
         let together = sum(&problem.level1) + sum(&problem.level2);
         let mut built = Self {
             program: Program::default(),
@@ -197,7 +198,8 @@ impl Built {
 
     /// Applications' first-level shares at these values, in whole bytes.
     pub fn first_at(&self, values: &[f64]) -> Vec<Bytes> {
-        let share = |columns: &Columns| columns.first.iter().map(|(column, width)| values[*column] * width).sum::<f64>();
+        let share =
+            |columns: &Columns| columns.first.iter().map(|(column, width)| values[*column] * width).sum::<f64>();
         self.columns.iter().map(|columns| bytes(share(columns) * self.unit)).collect()
     }
 }

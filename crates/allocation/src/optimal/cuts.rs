@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use surgetank_model::Bytes;
 
 use super::build::{Built, network};
-use crate::lp::{Row, Solution, Failure};
+use crate::lp::{Failure, Row, Solution};
 use crate::placement::Network;
 use crate::planted::{Bug, planted};
 use crate::problem::Problem;

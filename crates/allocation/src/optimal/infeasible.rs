@@ -20,7 +20,8 @@ pub(super) fn explain(problem: &Problem) -> Plan {
     let free = vec![None; problem.applications.len()];
     let fallback = match chosen(problem, Goal::Relax, &free, &free) {
         Ok((built, solution)) => {
-            let added = chosen(problem, Goal::Enlarge, &free, &free).map(|(built, solution)| added(problem, &built, &solution));
+            let added =
+                chosen(problem, Goal::Enlarge, &free, &free).map(|(built, solution)| added(problem, &built, &solution));
             // With the servers the fair share grows, and with it what applications are promised that have bounds above it.
             let suffices = |added: &Vec<Added>| chosen(&problem.enlarged(added), Goal::Speed, &free, &free).is_ok();
             let added = added.ok().filter(|added| suffices(added) || planted(Bug::ShortfallHalved));

@@ -72,7 +72,8 @@ pub(super) fn terms(problem: &Problem, application: usize, mode: Mode, reach: Re
                     (0..=CHORDS).map(|at| end * f64::from(at) / f64::from(CHORDS)).map(|at| (at, part(at))).collect();
                 pieces(&points, end, 1.0)
             };
-            let (first, second, both) = (chords(&first, reach.first), chords(&second, reach.second), chords(&together, both));
+            let (first, second, both) =
+                (chords(&first, reach.first), chords(&second, reach.second), chords(&together, both));
             Terms { constant_ms, first, second, both, alone: Vec::new() }
         }
         (Model::Curve(_), Some(hull)) => {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use surgetank_model::Bytes;
 
-use super::{Amount, Application, Description, Estimate, InvalidProblem, Latencies, Member, Model, Problem, Server, Slo};
+use super::{
+    Amount, Application, Description, Estimate, InvalidProblem, Latencies, Member, Model, Problem, Server, Slo,
+};
 use crate::hull::Hull;
 use crate::plan::{Added, Level};
 use crate::planted::{Bug, planted};
@@ -186,8 +188,7 @@ fn add_fair_shares(problem: &mut Problem, segment: Bytes) -> Checked<()> {
             let all: u64 = problem.level1.iter().map(|server| server.cache.get()).sum();
             fair.level1 = Bytes::new(all / problem.applications.len() as u64);
         }
-        let latency =
-            problem.latency_ms(index, fair.level1.get() as f64, fair.second().get() as f64, Estimate::Whole);
+        let latency = problem.latency_ms(index, fair.level1.get() as f64, fair.second().get() as f64, Estimate::Whole);
         let member = &mut problem.applications[index];
         (member.fair, member.fair_latency_ms) = (fair, latency);
     }

@@ -56,7 +56,9 @@ pub fn run(seed: u64) -> Result<(), String> {
     for other in others {
         naive::fits(&description, &other)?;
         for (best, share) in alone.shares.iter().zip(&other.shares) {
-            ensure(best.latency_ms <= share.latency_ms * (1.0 + 1e-6), || format!("{} is faster shared", share.application))?;
+            ensure(best.latency_ms <= share.latency_ms * (1.0 + 1e-6), || {
+                format!("{} is faster shared", share.application)
+            })?;
         }
     }
     Ok(())

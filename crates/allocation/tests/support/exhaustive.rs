@@ -1,7 +1,6 @@
 //! All shares in whole grains, tried one after the other.
 
 use surgetank_allocation::{Description, solve};
-use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 
 use super::{GRAIN, SMALL, description, ensure, naive, problem, with_absolute_bounds};
@@ -12,89 +11,77 @@ struct Best {
     bound: Option<f64>,
 }
 
-struct Search<'a> {
-    description: &'a Description,
-    /// Costs by application and shares in grains; infinite where an SLO does not hold.
-    costs: Vec<Vec<Vec<(f64, bool)>>>,
-    reach: Vec<Vec<String>>,
-    best: Best,
+/// Costs of one application by its shares in grains, and whether its SLO holds.
+type Costs = Vec<Vec<(f64, bool)>>;
+
+fn costs(description: &Description, of: usize) -> Costs {
+    let application = &description.applications[of];
+    let first_max = naive::cache(&description.level1, &application.level1) / GRAIN.get();
+    let second_max = description.level2.iter().map(|server| server.cache.get()).sum::<u64>() / GRAIN.get();
+    let fair_ms = naive::fair_latency_ms(description, of);
+    let target_ms = naive::bound_ms(description, of) * (1.0 - application.margin);
+    let at = |first: u64, second: u64| {
+        let [first, second] = [first, second].map(|grains| (grains * GRAIN.get()) as f64);
+        let latency_ms = naive::latency_ms(description, of, first, second, true);
+        (latency_ms / fair_ms, latency_ms <= target_ms)
+    };
+    (0..=first_max).map(|first| (0..=second_max).map(|second| at(first, second)).collect()).collect()
+}
+
+/// All first-level shares that fit and leave nothing: more never harms.
+fn firsts(description: &Description, chosen: &[u64], all: &mut Vec<Vec<u64>>) {
+    let of = chosen.len();
+    let Some(application) = description.applications.get(of) else {
+        return all.push(chosen.to_vec());
+    };
+    let uses = |other: &usize| description.applications[*other].level1 == application.level1;
+    let used: u64 = (0..of).filter(uses).map(|other| chosen[other]).sum();
+    let left = naive::cache(&description.level1, &application.level1) / GRAIN.get() - used;
+    let is_last = !(of + 1..description.applications.len()).any(|other| uses(&other));
+    for first in if is_last { left } else { 0 }..=left {
+        firsts(description, &[chosen, &[first]].concat(), all);
+    }
+}
+
+/// All second-level shares that have a place and leave nothing.
+fn seconds(description: &Description, reach: &[Vec<String>], chosen: &[u64], all: &mut Vec<Vec<u64>>) {
+    if chosen.len() == reach.len() {
+        return all.push(chosen.to_vec());
+    }
+    let fits = |shares: &Vec<u64>| {
+        let wants: Vec<u64> = shares.iter().map(|grains| grains * GRAIN.get()).collect();
+        naive::has_place(&description.level2, &reach[..wants.len()], &wants)
+    };
+    let fitting: Vec<Vec<u64>> = (0..).map(|second| [chosen, &[second]].concat()).take_while(fits).collect();
+    let is_last = chosen.len() + 1 == reach.len();
+    for shares in &fitting[if is_last { fitting.len() - 1 } else { 0 }..] {
+        seconds(description, reach, shares, all);
+    }
 }
 
 fn best(description: &Description) -> Best {
-    let total = |servers: &[surgetank_allocation::Server]| servers.iter().map(|server| server.cache.get()).sum::<u64>();
-    let second_max = total(&description.level2) / GRAIN.get();
-    let costs = (0..description.applications.len()).map(|of| {
-        let application = &description.applications[of];
-        let first_max = naive::cache(&description.level1, &application.level1) / GRAIN.get();
-        let fair_ms = naive::fair_latency_ms(description, of);
-        let target_ms = naive::bound_ms(description, of) * (1.0 - application.margin);
-        let at = |first: u64, second: u64| {
-            let [first, second] = [first, second].map(|grains| (grains * GRAIN.get()) as f64);
-            let latency_ms = naive::latency_ms(description, of, first, second, true);
-            (latency_ms / fair_ms, latency_ms <= target_ms)
-        };
-        (0..=first_max).map(|first| (0..=second_max).map(|second| at(first, second)).collect()).collect()
-    });
-    let mut search = Search {
-        description,
-        costs: costs.collect(),
-        reach: description.applications.iter().map(|application| application.level2.clone()).collect(),
-        best: Best { unbound: f64::INFINITY, bound: None },
-    };
-    search.firsts(&mut Vec::new());
-    search.best
-}
-
-impl Search<'_> {
-    fn firsts(&mut self, chosen: &mut Vec<u64>) {
-        let of = chosen.len();
-        let Some(application) = self.description.applications.get(of) else {
-            return self.seconds(chosen, &mut Vec::new(), 0.0, true);
-        };
-        let others = self.description.applications.iter().enumerate().filter(|(_, other)| other.level1 == application.level1);
-        let (before, behind): (Vec<_>, Vec<_>) = others.partition(|(other, _)| *other < of);
-        let used: u64 = before.iter().map(|(other, _)| chosen[*other]).sum();
-        let left = naive::cache(&self.description.level1, &application.level1) / GRAIN.get() - used;
-        // More never harms, so the last one takes all that is left.
-        let least = if behind.len() == 1 { left } else { 0 };
-        for first in least..=left {
-            chosen.push(first);
-            self.firsts(chosen);
-            chosen.pop();
-        }
-    }
-
-    fn seconds(&mut self, firsts: &[u64], chosen: &mut Vec<u64>, cost: f64, is_met: bool) {
-        let of = chosen.len();
-        if of == firsts.len() {
-            self.best.unbound = self.best.unbound.min(cost);
+    let costs: Vec<Costs> = (0..description.applications.len()).map(|of| costs(description, of)).collect();
+    let reach: Vec<Vec<String>> =
+        description.applications.iter().map(|application| application.level2.clone()).collect();
+    let (mut all_firsts, mut all_seconds) = (Vec::new(), Vec::new());
+    firsts(description, &[], &mut all_firsts);
+    seconds(description, &reach, &[], &mut all_seconds);
+    let mut best = Best { unbound: f64::INFINITY, bound: None };
+    for firsts in &all_firsts {
+        for seconds in &all_seconds {
+            let (mut cost, mut is_met) = (0.0, true);
+            for (costs, (first, second)) in costs.iter().zip(firsts.iter().zip(seconds)) {
+                let (more, holds) = costs[*first as usize][*second as usize];
+                cost += more;
+                is_met &= holds;
+            }
+            best.unbound = best.unbound.min(cost);
             if is_met {
-                self.best.bound = Some(self.best.bound.unwrap_or(f64::INFINITY).min(cost));
+                best.bound = Some(best.bound.unwrap_or(f64::INFINITY).min(cost));
             }
-            return;
-        }
-        let most = self.costs[of][0].len() as u64;
-        let mut fitting: Vec<u64> = Vec::new();
-        for second in 0..most {
-            chosen.push(second);
-            let wants: Vec<u64> = chosen.iter().map(|grains| grains * GRAIN.get()).collect();
-            let fits = naive::has_place(&self.description.level2, &self.reach[..=of], &wants);
-            chosen.pop();
-            if !fits {
-                break;
-            }
-            fitting.push(second);
-        }
-        if of + 1 == firsts.len() {
-            fitting.drain(..fitting.len() - 1);
-        }
-        for second in fitting {
-            let (more, holds) = self.costs[of][firsts[of] as usize][second as usize];
-            chosen.push(second);
-            self.seconds(firsts, chosen, cost + more, is_met && holds);
-            chosen.pop();
         }
     }
+    best
 }
 
 /// What the search found, and whether no SLO was in the way.
@@ -134,9 +121,4 @@ pub fn compare(seed: u64) -> Result<Kind, String> {
 
 pub fn run(seed: u64) -> Result<(), String> {
     compare(seed).map(drop)
-}
-
-/// So that a problem can be printed.
-pub fn sizes(description: &Description) -> Vec<Bytes> {
-    description.level1.iter().chain(&description.level2).map(|server| server.cache).collect()
 }

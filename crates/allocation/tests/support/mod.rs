@@ -11,9 +11,7 @@ pub mod promises;
 
 use std::time::Duration;
 
-use surgetank_allocation::{
-    Application, Description, Hierarchy, Latencies, MissCurve, Model, Problem, Server, Slo,
-};
+use surgetank_allocation::{Application, Description, Hierarchy, Latencies, MissCurve, Model, Problem, Server, Slo};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 

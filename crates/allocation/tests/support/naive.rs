@@ -1,7 +1,6 @@
 //! What plans are, said a second time and without cleverness.
 
 use surgetank_allocation::{Basis, Description, Hierarchy, MissCurve, Model, Plan, Server, Slo};
-use surgetank_model::Bytes;
 
 use super::ensure;
 
@@ -77,7 +76,8 @@ pub fn bound_ms(description: &Description, of: usize) -> f64 {
 }
 
 pub fn shares(plan: &Plan) -> Vec<(f64, f64)> {
-    let second = |share: &surgetank_allocation::Share| share.level2.values().map(|bytes| bytes.get()).sum::<u64>() as f64;
+    let second =
+        |share: &surgetank_allocation::Share| share.level2.values().map(|bytes| bytes.get()).sum::<u64>() as f64;
     plan.shares.iter().map(|share| (share.level1.get() as f64, second(share))).collect()
 }
 
@@ -143,11 +143,8 @@ pub fn has_place(servers: &[Server], reach: &[Vec<String>], wants: &[u64]) -> bo
     (1_u32..1 << wants.len()).all(|set| {
         let inside = |of: &usize| set & 1 << of != 0;
         let wanted: u64 = (0..wants.len()).filter(inside).map(|of| wants[of]).sum();
-        let reached = servers.iter().filter(|server| (0..wants.len()).filter(inside).any(|of| reach[of].contains(&server.name)));
+        let reached =
+            servers.iter().filter(|server| (0..wants.len()).filter(inside).any(|of| reach[of].contains(&server.name)));
         wanted <= reached.map(|server| server.cache.get()).sum()
     })
-}
-
-pub fn mib(bytes: Bytes) -> f64 {
-    bytes.as_mib()
 }

@@ -38,7 +38,8 @@ fn optimum(description: &Description) -> Option<f64> {
             let slope = (pair[1].1 - pair[0].1) / (pair[1].0 - pair[0].0);
             let at_zero = pair[0].1 - slope * pair[0].0;
             program.add_constraint([(m, 1.0), (first, -slope * mib)], ComparisonOp::Ge, at_zero);
-            let line: Vec<(Variable, f64)> = both.iter().map(|(share, _)| (*share, -slope * mib)).chain([(n, 1.0)]).collect();
+            let line: Vec<(Variable, f64)> =
+                both.iter().map(|(share, _)| (*share, -slope * mib)).chain([(n, 1.0)]).collect();
             program.add_constraint(&line[..], ComparisonOp::Ge, at_zero);
         }
         let target_ms = naive::bound_ms(description, of) * (1.0 - application.margin);

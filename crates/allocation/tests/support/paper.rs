@@ -51,7 +51,9 @@ pub fn run(seed: u64) -> Result<(), String> {
     let is_comparable = gap.broken.is_empty()
         && description.applications.iter().all(|application| application.margin == 0.0)
         && solve(&checked, None).basis == Basis::Optimal;
-    ensure(!is_comparable || gap.fair_speedup <= gap.best_fair_speedup * (1.0 + 5e-5), || format!("more than the optimum: {gap}"))?;
+    ensure(!is_comparable || gap.fair_speedup <= gap.best_fair_speedup * (1.0 + 5e-5), || {
+        format!("more than the optimum: {gap}")
+    })?;
     surfaces(random)
 }
 
@@ -72,7 +74,8 @@ fn surfaces(random: &mut Random) -> Result<(), String> {
         ensure(!rises, || format!("it rises at {first}, {second}"))?;
     }
     let mean = samples.iter().map(|sample| sample.latency_ms).sum::<f64>() / samples.len() as f64;
-    let error = |fitted: &dyn Fn(&Sample) -> f64| samples.iter().map(|s| (s.latency_ms - fitted(s)).powi(2)).sum::<f64>();
+    let error =
+        |fitted: &dyn Fn(&Sample) -> f64| samples.iter().map(|s| (s.latency_ms - fitted(s)).powi(2)).sum::<f64>();
     let fitted = error(&|sample| surface.at(sample.first.get() as f64, sample.second.get() as f64));
     ensure(fitted <= error(&|_| mean) + 1e-9, || "a constant fits better".to_owned())
 }

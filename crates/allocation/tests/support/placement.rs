@@ -60,7 +60,8 @@ pub fn run(seed: u64) -> Result<(), String> {
             ensure(has_place, || "demands are placed that have no place".to_owned())?;
             fits(&servers, &demands, &places)?;
             if seed.is_multiple_of(16) {
-                let share = |(server, bytes): (&String, &Bytes)| bytes.get() as f64 / naive::cache(&servers, server) as f64;
+                let share =
+                    |(server, bytes): (&String, &Bytes)| bytes.get() as f64 / naive::cache(&servers, server) as f64;
                 let level = places.iter().flatten().map(share).fold(0.0, f64::max);
                 let least = least_level(&servers, &demands);
                 // Places are in whole bytes, of servers that have few.
@@ -71,9 +72,11 @@ pub fn run(seed: u64) -> Result<(), String> {
         }
         Err(PlacementError::Overcommitted { applications, servers: named, wanted, has }) => {
             ensure(!has_place, || "demands are refused that have a place".to_owned())?;
-            let inside: Vec<&Demand> = demands.iter().filter(|demand| applications.contains(&demand.application)).collect();
+            let inside: Vec<&Demand> =
+                demands.iter().filter(|demand| applications.contains(&demand.application)).collect();
             let sum: u64 = inside.iter().map(|demand| demand.demand.get()).sum();
-            let reached = servers.iter().filter(|server| inside.iter().any(|demand| demand.level2.contains(&server.name)));
+            let reached =
+                servers.iter().filter(|server| inside.iter().any(|demand| demand.level2.contains(&server.name)));
             let reached: Vec<&Server> = reached.collect();
             let cache: u64 = reached.iter().map(|server| server.cache.get()).sum();
             let is_named = reached.iter().map(|server| &server.name).eq(&named);
