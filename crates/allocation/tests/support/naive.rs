@@ -138,6 +138,14 @@ pub fn cost(description: &Description, shares: &[(f64, f64)]) -> f64 {
     shares.iter().enumerate().map(of).sum()
 }
 
+/// Whether every application is within its bound without the margin.
+pub fn meets_all(description: &Description, shares: &[(f64, f64)]) -> bool {
+    shares.iter().enumerate().all(|(of, (first, second))| {
+        let target_ms = bound_ms(description, of) * (1.0 - description.applications[of].margin);
+        latency_ms(description, of, *first, *second, true) <= target_ms
+    })
+}
+
 /// Whether these second-level shares, by application, are within what every set of applications reaches.
 pub fn has_place(servers: &[Server], reach: &[Vec<String>], wants: &[u64]) -> bool {
     (1_u32..1 << wants.len()).all(|set| {

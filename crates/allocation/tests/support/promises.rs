@@ -58,7 +58,13 @@ fn previous_plans(random: &mut Random, description: &Description, plan: &Plan) -
         share.level1 = if of == favoured { Bytes::new(all) } else { Bytes::ZERO };
         share.level2.clear();
     }
-    for previous in [greedy, baselines::fair_share(&checked)] {
+    // What would be better if nobody had an SLO.
+    let mut loose = description.clone();
+    for application in &mut loose.applications {
+        (application.slo, application.margin) = (Slo::AboveFair(9.0), 0.0);
+    }
+    let unbound = solve(&problem(&loose)?, None);
+    for previous in [greedy, unbound, baselines::fair_share(&checked)] {
         let next = solve(&checked, Some(&previous));
         naive::check(description, &next)?;
         let (cost, least) = (cost(&next), cost(plan));
@@ -170,6 +176,9 @@ fn bounded_changes(random: &mut Random, description: &Description, goal: &Plan) 
         let next = solve(&checked, Some(&plan));
         naive::check(&description, &next)?;
         verify_change(&checked, &plan, &next).map_err(|error| error.to_string())?;
+        // Shares that meet all SLOs are within any bound on changes from themselves.
+        let is_within = next.change == Change::Within || !naive::meets_all(&description, &naive::shares(&plan));
+        ensure(is_within, || "it changes too much".to_owned())?;
         if next.infeasible().is_none() && next.change == Change::Within {
             near(&description, &plan, &next)?;
         }
