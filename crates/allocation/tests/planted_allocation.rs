@@ -1,5 +1,7 @@
 //! The runs are tested: every planted bug is found within as many as the tests have.
 
+#![expect(clippy::print_stdout, reason = "which run finds which bug")]
+
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -137,9 +137,9 @@ mod tests {
     fn too_few_samples_make_no_surface() {
         let samples = vec![sample(1, 1, 1.0); 5];
         assert_eq!(Surface::fit(&samples, EXTENT), Err(FitError::TooFew(5)));
-        assert!(Surface::fit(&vec![sample(1, 1, f64::NAN); 6], EXTENT).is_err());
+        assert!(Surface::fit(&[sample(1, 1, f64::NAN); 6], EXTENT).is_err());
         // Six times the same sample says what that one is, and nothing else.
-        let surface = Surface::fit(&vec![sample(50, 100, 2.0); 6], EXTENT).unwrap();
+        let surface = Surface::fit(&[sample(50, 100, 2.0); 6], EXTENT).unwrap();
         assert!((surface.at(50.0 * 1048576.0, 100.0 * 1048576.0) - 2.0).abs() < 1e-6);
     }
 }

@@ -122,13 +122,18 @@ impl Built {
         let second = add(&mut self.program, &terms.second, self.unit);
         let both = add(&mut self.program, &terms.both, self.unit);
         let alone = add(&mut self.program, &terms.alone, self.unit);
-        if needs_more_first(&terms, reach) {
-            // Its first level is worth nothing more on its own, and still adds to both.
+        let least_first = plot.first[application].map_or(0.0, |(low, _)| low);
+        if needs_more_first(&terms, reach, least_first) {
+            // Its first level is worth nothing more on its own, and adds to both, or cannot be less at once.
             first.push((self.program.column(0.0, reach.first / self.unit), 1.0));
         }
         let y = self.program.column(0.0, reach.second / self.unit);
         if !alone.is_empty() {
-            self.choose(&first, &second, &alone, (y, reach.second / self.unit));
+            let chosen = self.choose(&first, &second, &alone);
+            // What is useless is as little as it may be.
+            let least = plot.second[application].map_or(0.0, |(low, _)| low) / self.unit;
+            let most = reach.second / self.unit;
+            self.program.at_most(vec![(y, 1.0), (chosen, most - least)], most);
         }
         if !second.is_empty() {
             self.program.at_most(second.into_iter().chain([(y, -1.0)]).collect(), 0.0);
@@ -148,8 +153,8 @@ impl Built {
         self.columns.push(Columns { first, second: y, above });
     }
 
-    /// Of an inclusive hierarchy: the disk sees what level 2 misses, or what level 1 misses if level 2 has nothing.
-    fn choose(&mut self, first: &[(usize, f64)], second: &[(usize, f64)], alone: &[(usize, f64)], share: (usize, f64)) {
+    /// Of an inclusive hierarchy: the disk sees what level 2 misses, or, if this column is 1, what level 1 misses.
+    fn choose(&mut self, first: &[(usize, f64)], second: &[(usize, f64)], alone: &[(usize, f64)]) -> usize {
         self.program.columns.push(Column { cost: 0.0, low: 0.0, high: 1.0, whole: true });
         let chosen = self.program.columns.len() - 1;
         for ((counts, _), (piece, _)) in alone.iter().zip(first) {
@@ -159,8 +164,7 @@ impl Built {
         for (piece, _) in second {
             self.program.at_most(vec![(*piece, 1.0), (chosen, 1.0)], 1.0);
         }
-        let (share, most) = share;
-        self.program.at_most(vec![(share, 1.0), (chosen, most)], most);
+        chosen
     }
 
     fn limit(&mut self, share: &[(usize, f64)], range: Option<Range>) {
@@ -214,8 +218,8 @@ pub(super) fn network<'a>(problem: &'a Problem, has: &'a [Bytes]) -> Network<'a>
     Network { has, reach: problem.applications.iter().map(|member| &*member.level2).collect() }
 }
 
-fn needs_more_first(terms: &Terms, reach: Reach) -> bool {
+fn needs_more_first(terms: &Terms, reach: Reach, least: f64) -> bool {
     let width = |pieces: &[Piece]| pieces.iter().map(|piece| piece.width).sum::<f64>();
-    let useful = width(&terms.both).min(reach.first);
-    width(&terms.first) < useful * (1.0 - 1e-9)
+    let needed = width(&terms.both).min(reach.first).max(least);
+    width(&terms.first) < needed * (1.0 - 1e-9)
 }
