@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use surgetank_allocation::mlms::{Gap, Mlms, Sample};
 use surgetank_allocation::{
-    Application, Description, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo, solve, verify,
+    Application, Basis, Description, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo, solve, verify,
 };
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
@@ -117,5 +117,6 @@ fn gap(reached: u64) -> Gap {
         }
         plan = if interval < 8 { Mlms::bootstrap(&problem, interval + 1) } else { mlms.solve(&problem, Some(&plan)) };
     }
+    assert_eq!(plan.basis, Basis::Mlms);
     Gap::of(&problem, &plan)
 }
