@@ -21,6 +21,7 @@ pub(super) fn minimise(program: &mut Program, cuts: &mut Cuts<'_>) -> Result<Sol
     }
     let mut model = Model::try_new(problem).map_err(|status| Failure::Solver(format!("{status:?}")))?;
     model.make_quiet();
+    model.set_sense(Sense::Minimise);
     // One thread, so that the same program has the same solution.
     model.set_option("threads", 1);
     for _ in 0..ROUNDS_MAX {
