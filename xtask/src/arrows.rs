@@ -29,6 +29,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("rental", Decide, &["model", "cache", "policy"]),
     ("planner", Decide, &["model", "policy"]),
     ("mrc", Decide, &["model", "readcache"]),
+    ("allocation", Decide, &["model", "mrc"]),
     ("pool-core", Decide, &["model"]),
     ("nbd", Act, &[]),
     ("trace", Act, &["model"]),

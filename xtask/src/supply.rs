@@ -23,9 +23,11 @@ const TWICE: &[(&str, &str)] = &[
     ("base64", "tonic, which encodes binary metadata with it; we send none"),
     ("bit-vec", "yasna, under rcgen, in tests alone"),
     ("getrandom", "ring, tempfile and proptest, each with its own; a thin layer over one system call"),
+    ("itertools", "bindgen, for the feature highs of crates/allocation; nothing of it is in what we build"),
     ("r-efi", "getrandom on UEFI, which we do not build for"),
     ("rand", "proptest, in tests alone"),
     ("rand_core", "proptest, in tests alone"),
+    ("shlex", "bindgen, for the feature highs of crates/allocation; nothing of it is in what we build"),
     ("syn", "procedural macros; nothing of it is in what we build"),
     ("windows-sys", "on Windows, which we do not build for"),
 ];

@@ -12,8 +12,20 @@ const LONG_FILES: &[(&str, &str)] = &[];
 
 /// Crates that decide and never act: the daemon and the simulator drive the same code, so it may not have a clock,
 /// randomness, threads or I/O of its own.
-pub const PURE_CRATES: &[&str] =
-    &["model", "array", "cache", "readcache", "policy", "rental", "planner", "mrc", "pool-core", "sim", "whatif"];
+pub const PURE_CRATES: &[&str] = &[
+    "model",
+    "array",
+    "cache",
+    "readcache",
+    "policy",
+    "rental",
+    "planner",
+    "mrc",
+    "allocation",
+    "pool-core",
+    "sim",
+    "whatif",
+];
 
 /// What gives a pure crate away. Clippy (`clippy.toml` in each of them) sees through imports; this sees macros and
 /// what a future edition renames.

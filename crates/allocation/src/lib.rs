@@ -1,0 +1,33 @@
+//! Shares of two levels of cache so that every application's SLO holds. Pure: numbers come in, a plan goes out.
+//!
+//! - [`Problem`]: servers, applications, who reaches whom, what is promised; made of a [`Description`], which it checks;
+//! - [`solve`]: the best plan by the applications' curves, one linear program over both levels and all servers;
+//! - [`mlms`]: the algorithm of PSKP10, from measured latencies;
+//! - [`baselines`]: fair share, independent, uncontrolled, one level only;
+//! - [`place`]: the second step alone, demands on servers;
+//! - [`Plan`], [`verify`]: what comes out, and what every plan promises;
+//! - [`curve`], [`hull`], [`confidence`]: what applications miss, what they could miss, and how sure that is.
+
+pub mod baselines;
+pub mod confidence;
+pub mod curve;
+mod flow;
+pub mod hull;
+mod lp;
+pub mod mlms;
+mod optimal;
+mod placement;
+mod plan;
+pub mod planted;
+mod problem;
+mod shared;
+
+pub use curve::{CurveError, MissCurve};
+pub use optimal::solve;
+pub use placement::{Demand, PlacementError, place};
+pub use plan::{
+    Added, Basis, Broken, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE, verify, verify_change,
+};
+pub use problem::{
+    Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Model, Problem, Server, Slo,
+};

@@ -1,0 +1,241 @@
+//! Which shares meet all SLOs at once, and what to do with what they leave.
+
+use surgetank_model::Bytes;
+
+use super::{Surface, relaxed};
+use crate::placement::{Network, Place};
+use crate::plan::Infeasible;
+use crate::planted::{Bug, planted};
+use crate::problem::{Problem, Slo};
+
+/// An application's first-level share is tried in so many steps.
+const STEPS: u32 = 16;
+
+/// So many combinations go on to the next application, those that need least of the servers.
+const BEAM: usize = 64;
+
+/// Of so many combinations what they leave is handed out.
+const FINISHED: usize = 16;
+
+/// What is left is handed out in so many parts of a server.
+const PARTS: u64 = 32;
+
+/// Shares of both levels in bytes.
+type Shares = (Vec<Bytes>, Vec<Bytes>);
+
+pub(super) struct Search<'a> {
+    problem: &'a Problem,
+    surfaces: &'a [Surface],
+    has: Vec<Bytes>,
+    /// By application: shares with which its SLO just holds.
+    fulfilled: Vec<Vec<(Bytes, Bytes)>>,
+}
+
+/// Shares of the first applications, and what they need of the servers.
+#[derive(Clone)]
+struct Combination {
+    firsts: Vec<Bytes>,
+    seconds: Vec<Bytes>,
+    need: f64,
+}
+
+impl<'a> Search<'a> {
+    pub fn new(problem: &'a Problem, surfaces: &'a [Surface]) -> Self {
+        let has = problem.level2.iter().map(|server| server.cache).collect();
+        let mut search = Self { problem, surfaces, has, fulfilled: Vec::new() };
+        search.fulfilled = (0..surfaces.len()).map(|application| search.fulfilled_of(application)).collect();
+        search
+    }
+
+    pub fn latency_ms(&self, application: usize, first: Bytes, second: Bytes) -> f64 {
+        self.surfaces[application].at(first.get() as f64, second.get() as f64)
+    }
+
+    pub fn fair_ms(&self, application: usize) -> f64 {
+        let fair = &self.problem.applications[application].fair;
+        self.latency_ms(application, fair.level1, fair.second())
+    }
+
+    pub fn bound_ms(&self, application: usize) -> f64 {
+        match self.problem.applications[application].slo {
+            Slo::AboveFair(slo) if planted(Bug::FactorWithoutOne) => slo * self.fair_ms(application),
+            Slo::AboveFair(slo) => (1.0 + slo) * self.fair_ms(application),
+            Slo::Latency(latency) => latency.as_secs_f64() * 1e3,
+        }
+    }
+
+    /// All shares of the first level, each with the least one of the second level with which the SLO holds.
+    fn fulfilled_of(&self, application: usize) -> Vec<(Bytes, Bytes)> {
+        let member = &self.problem.applications[application];
+        let (own, most) = (self.problem.level1[member.level1].cache.get(), self.problem.reachable(application));
+        let bound_ms = self.bound_ms(application);
+        let mut fulfilled: Vec<(Bytes, Bytes)> = Vec::new();
+        let fair = member.fair.level1;
+        let mut firsts: Vec<Bytes> =
+            (0..=STEPS).map(|step| Bytes::new((own as f64 * f64::from(step) / f64::from(STEPS)) as u64)).collect();
+        firsts.push(fair);
+        firsts.sort_unstable();
+        for first in firsts {
+            if self.latency_ms(application, first, most) > bound_ms {
+                continue;
+            }
+            let (mut low, mut high) = (0, most.get());
+            while low < high {
+                let middle = low + (high - low) / 2;
+                let holds = self.latency_ms(application, first, Bytes::new(middle)) <= bound_ms;
+                (low, high) = if holds { (low, middle) } else { (middle + 1, high) };
+            }
+            let is_less = fulfilled.last().is_none_or(|(_, second)| low < second.get());
+            if is_less {
+                fulfilled.push((first, Bytes::new(low)));
+            }
+        }
+        fulfilled
+    }
+
+    /// The applications whose SLO no shares meet, not even all there is.
+    pub fn infeasible(&self) -> Option<Infeasible> {
+        let hopeless = (0..self.surfaces.len()).filter(|application| self.fulfilled[*application].is_empty());
+        let relaxed = hopeless.map(|application| {
+            let member = &self.problem.applications[application];
+            let all = (self.problem.level1[member.level1].cache, self.problem.reachable(application));
+            let best_ms = self.latency_ms(application, all.0, all.1);
+            relaxed(self.problem, application, best_ms, self.fair_ms(application))
+        });
+        let relaxed: Vec<_> = relaxed.collect();
+        (!relaxed.is_empty()).then_some(Infeasible { relaxed, added: None })
+    }
+
+    /// The combination of the best fair speedup.
+    pub fn best(&self) -> Option<Shares> {
+        let mut combinations = self.combinations();
+        combinations.retain(|combination| self.fits(&combination.seconds));
+        combinations.truncate(FINISHED);
+        let mut best: Option<(f64, Shares)> = None;
+        for combination in combinations {
+            let shares = self.handed_out(combination);
+            let cost = self.cost(&shares);
+            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                best = Some((cost, shares));
+            }
+        }
+        best.map(|(_, shares)| shares)
+    }
+
+    /// A beam over the applications, of combinations that no server and no set of servers is too small for.
+    fn combinations(&self) -> Vec<Combination> {
+        let nothing = Combination { firsts: Vec::new(), seconds: Vec::new(), need: 0.0 };
+        let mut beam = vec![nothing];
+        // The fair share is among them, whatever the beam leaves out.
+        let fair = |of: usize| &self.problem.applications[of].fair;
+        for application in 0..self.surfaces.len() {
+            let member = &self.problem.applications[application];
+            let mut next = Vec::new();
+            for combination in &beam {
+                for &(first, second) in &self.fulfilled[application] {
+                    let mut longer = combination.clone();
+                    longer.firsts.push(first);
+                    longer.seconds.push(second);
+                    let part = |bytes: Bytes, of: Bytes| bytes.get() as f64 / of.get() as f64;
+                    longer.need += part(first, self.problem.level1[member.level1].cache)
+                        + part(second, self.problem.reachable(application));
+                    if planted(Bug::CombinationsUnfiltered) || self.has_room(&longer) {
+                        next.push(longer);
+                    }
+                }
+            }
+            next.sort_by(|a, b| a.need.total_cmp(&b.need));
+            next.truncate(BEAM);
+            beam = next;
+        }
+        let all = 0..self.surfaces.len();
+        if all.clone().all(|of| matches!(self.problem.applications[of].slo, Slo::AboveFair(_))) {
+            let firsts = all.clone().map(|of| fair(of).level1).collect();
+            let seconds = all.map(|of| fair(of).second()).collect();
+            beam.insert(0, Combination { firsts, seconds, need: 0.0 });
+        }
+        beam
+    }
+
+    fn has_room(&self, combination: &Combination) -> bool {
+        let count = combination.firsts.len();
+        let members = &self.problem.applications[..count];
+        let own = members[count - 1].level1;
+        let users = members.iter().zip(&combination.firsts).filter(|(member, _)| member.level1 == own);
+        let first: u64 = users.map(|(_, first)| first.get()).sum();
+        let second: u64 = combination.seconds.iter().map(|second| second.get()).sum();
+        let all: u64 = self.has.iter().map(|has| has.get()).sum();
+        first <= self.problem.level1[own].cache.get() && second <= all
+    }
+
+    fn network(&self, count: usize) -> Network<'_> {
+        Network {
+            has: &self.has,
+            reach: self.problem.applications[..count].iter().map(|member| &*member.level2).collect(),
+        }
+    }
+
+    fn fits(&self, seconds: &[Bytes]) -> bool {
+        planted(Bug::CombinationsUnfiltered) || self.network(seconds.len()).unplaced(seconds).is_none()
+    }
+
+    /// What servers have left, part by part to whoever gains most by it.
+    fn handed_out(&self, combination: Combination) -> Shares {
+        let Combination { mut firsts, mut seconds, .. } = combination;
+        for (server, users) in self.problem.users().iter().enumerate() {
+            let cache = self.problem.level1[server].cache.get();
+            let mut left = cache.saturating_sub(users.iter().map(|user| firsts[*user].get()).sum());
+            while left > 0 && !users.is_empty() {
+                let part = left.min((cache / PARTS).max(1));
+                let with = |user: usize| (Bytes::new(firsts[user].get() + part), seconds[user]);
+                let Some((user, _)) = self.gains(users, &with, (&firsts, &seconds)).first().copied() else { break };
+                firsts[user] = with(user).0;
+                left -= part;
+            }
+        }
+        let all: Vec<usize> = (0..seconds.len()).collect();
+        let cache: u64 = self.has.iter().map(|has| has.get()).sum();
+        let part = (cache / PARTS / self.has.len() as u64).max(1);
+        loop {
+            let with = |user: usize| (firsts[user], Bytes::new(seconds[user].get() + part));
+            let gains = self.gains(&all, &with, (&firsts, &seconds));
+            let user = gains.into_iter().map(|(user, _)| user).find(|user| {
+                let mut more = seconds.clone();
+                more[*user] = with(*user).1;
+                self.network(more.len()).unplaced(&more).is_none()
+            });
+            match user {
+                Some(user) => seconds[user] = with(user).1,
+                None => return (firsts, seconds),
+            }
+        }
+    }
+
+    /// Who of these gains something, and how much, by a change of his shares: largest first.
+    fn gains(
+        &self,
+        users: &[usize],
+        with: &dyn Fn(usize) -> (Bytes, Bytes),
+        now: (&[Bytes], &[Bytes]),
+    ) -> Vec<(usize, f64)> {
+        let gain = |user: usize| {
+            let (first, second) = with(user);
+            let less = self.latency_ms(user, now.0[user], now.1[user]) - self.latency_ms(user, first, second);
+            (user, less / self.fair_ms(user))
+        };
+        let mut gains: Vec<(usize, f64)> =
+            users.iter().map(|user| gain(*user)).filter(|(_, gain)| *gain > 0.0).collect();
+        gains.sort_by(|a, b| b.1.total_cmp(&a.1));
+        gains
+    }
+
+    /// Σ latency ÷ fair latency.
+    fn cost(&self, (firsts, seconds): &Shares) -> f64 {
+        let cost = |of: usize| self.latency_ms(of, firsts[of], seconds[of]) / self.fair_ms(of);
+        (0..firsts.len()).map(cost).sum()
+    }
+
+    pub fn place(&self, seconds: &[Bytes], former: Option<&[Place]>) -> Vec<Place> {
+        self.network(seconds.len()).place_most(seconds, former)
+    }
+}

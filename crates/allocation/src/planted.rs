@@ -1,0 +1,46 @@
+//! Bugs on purpose, to see that this crate's tests find them: compiled in by the feature `planted-bugs` only, which nothing
+//! but those tests may switch on, and even then asleep until one of them wakes one.
+
+surgetank_model::plant_bugs! {
+    /// A bug that can be planted.
+    pub enum Bug {
+        /// Placement counts every server as reachable.
+        ConnectivityIgnored,
+        /// No cut tells the program which servers an application reaches.
+        CutsIgnored,
+        /// The bound on the latency is slo × fair, not (1 + slo) × fair.
+        FactorWithoutOne,
+        /// The hull has all points of the curve.
+        HullNotConvex,
+        /// Each application on its own may take all of a first-level server.
+        CapacityPerApplication,
+        /// The margin loosens the bound.
+        MarginLoosens,
+        /// The fair share divides the level by all applications, not each server by its own.
+        FairSharePerLevel,
+        /// The disk of an inclusive hierarchy misses as if both levels held different blocks.
+        InclusiveAdds,
+        /// No application of an inclusive hierarchy lives on its first level alone.
+        FirstLevelAloneIgnored,
+        /// Previous plans are kept, however good another one is.
+        WorsePlanKept,
+        /// Previous plans are kept although they break an SLO.
+        BrokenPlanKept,
+        /// Every solution takes the place of the previous plan.
+        PreviousIgnored,
+        /// Plans are as far from the previous one as they like.
+        ChangeUnbounded,
+        /// Applications that have violated their SLO twice keep the plan.
+        ViolationsIgnored,
+        /// What would make a problem feasible is half of what it takes.
+        ShortfallHalved,
+        /// Placement fills one server after the other.
+        LevellingIgnored,
+        /// A surface may rise with the size of a cache.
+        SurfaceRises,
+        /// Combinations of shares are not compared with what servers have.
+        CombinationsUnfiltered,
+        /// Shared caches are divided as if all applications accessed them at one rate.
+        RatesIgnored,
+    }
+}

@@ -1,0 +1,196 @@
+//! What a description must be, and what follows from one that is.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use surgetank_model::Bytes;
+
+use super::{
+    Amount, Application, Description, Estimate, InvalidProblem, Latencies, Member, Model, Problem, Server, Slo,
+};
+use crate::hull::Hull;
+use crate::plan::{Added, Level};
+use crate::planted::{Bug, planted};
+
+type Checked<T> = Result<T, InvalidProblem>;
+
+/// Indices of servers by their names.
+type Names = BTreeMap<String, usize>;
+
+pub(super) fn check(description: Description) -> Checked<Problem> {
+    let Description { latencies, hierarchy, level1, level2, applications, segment, change_max } = description;
+    let latencies_ms = latencies_of(latencies)?;
+    let (first, second) = (named(&level1, "first")?, named(&level2, "second")?);
+    if applications.is_empty() {
+        return invalid("there is no application: name at least one that shares the caches");
+    }
+    if change_max.is_some_and(|change| !(change > 0.0 && change <= 1.0)) {
+        let change = change_max.unwrap_or_default();
+        return invalid(format!("the change per interval is {change}: it is above 0, and 1 at most"));
+    }
+    let mut members = Vec::new();
+    let mut names = BTreeMap::new();
+    for application in applications {
+        if names.insert(application.name.clone(), ()).is_some() {
+            return invalid(format!("two applications are named {}: give each its own name", application.name));
+        }
+        members.push(member(application, &first, &second)?);
+    }
+    let mut problem = Problem { latencies_ms, hierarchy, level1, level2, applications: members, change_max };
+    add_fair_shares(&mut problem, segment)?;
+    Ok(problem)
+}
+
+fn invalid<T>(message: impl Into<String>) -> Checked<T> {
+    Err(InvalidProblem(message.into()))
+}
+
+fn latencies_of(latencies: Latencies) -> Checked<[f64; 3]> {
+    let Latencies { level1, level2, disk } = latencies;
+    if level1.is_zero() {
+        return invalid("the latency of level 1 is 0: every access takes time");
+    }
+    if level1 >= level2 || level2 >= disk {
+        return invalid(format!(
+            "the latencies are {level1:?} in level 1, {level2:?} in level 2 and {disk:?} on disk: each level is slower than the one before it"
+        ));
+    }
+    Ok([level1, level2, disk].map(|latency| latency.as_secs_f64() * 1e3))
+}
+
+fn named(servers: &[Server], level: &str) -> Checked<Names> {
+    if servers.is_empty() {
+        return invalid(format!("there is no {level}-level server: name at least one"));
+    }
+    let mut names = Names::new();
+    for (index, server) in servers.iter().enumerate() {
+        if server.name.is_empty() {
+            return invalid(format!("a {level}-level server has no name"));
+        }
+        if server.cache == Bytes::ZERO {
+            return invalid(format!("the {level}-level server {} has no cache: leave it out", server.name));
+        }
+        if names.insert(server.name.clone(), index).is_some() {
+            return invalid(format!("two {level}-level servers are named {}: give each its own name", server.name));
+        }
+    }
+    let together = servers.iter().try_fold(0_u64, |sum, server| sum.checked_add(server.cache.get()));
+    if together.is_none_or(|together| together > CACHE_MAX.get()) {
+        return invalid(format!("the {level}-level servers have more than {CACHE_MAX} together"));
+    }
+    Ok(names)
+}
+
+/// What a level may have: sums of shares are numbers of 64 bits.
+pub(crate) const CACHE_MAX: Bytes = Bytes::from_gib(1 << 30);
+
+fn member(application: Application, first: &Names, second: &Names) -> Checked<Member> {
+    let Application { name, level1, level2, slo, model, accesses_per_s, margin, violations } = application;
+    if name.is_empty() {
+        return invalid("an application has no name");
+    }
+    let find = |server: &String, names: &Names, level: &str| match names.get(server) {
+        Some(index) => Ok(*index),
+        None => invalid(format!("application {name} uses the {level}-level server {server}, which is not there")),
+    };
+    let level1 = find(&level1, first, "first")?;
+    if level2.is_empty() {
+        return invalid(format!("application {name} reaches no second-level server: name at least one"));
+    }
+    let mut reached = level2.iter().map(|server| find(server, second, "second")).collect::<Checked<Vec<usize>>>()?;
+    reached.sort_unstable();
+    reached.dedup();
+    if reached.len() < level2.len() {
+        return invalid(format!("application {name} names a second-level server twice"));
+    }
+    match slo {
+        Slo::AboveFair(slo) if !(slo > 0.0 && slo.is_finite()) => {
+            return invalid(format!(
+                "application {name} has the SLO {slo}: it is how far above the fair share its latency may be, such as 0.05, and above 0"
+            ));
+        }
+        Slo::Latency(Duration::ZERO) => {
+            return invalid(format!("application {name} has an SLO of 0 s: every access takes time"));
+        }
+        Slo::AboveFair(_) | Slo::Latency(_) => {}
+    }
+    if !(accesses_per_s > 0.0 && accesses_per_s.is_finite()) {
+        return invalid(format!(
+            "application {name} has {accesses_per_s} accesses per second: leave out applications without accesses"
+        ));
+    }
+    if !(0.0..1.0).contains(&margin) {
+        return invalid(format!("application {name} has the margin {margin}: it is at least 0, and below 1"));
+    }
+    let hull = match &model {
+        Model::Curve(curve) => Some(Hull::of(curve)),
+        Model::Surface(_) => None,
+    };
+    let (fair, fair_latency_ms) = (Amount::default(), 0.0);
+    Ok(Member {
+        name,
+        level1,
+        level2: reached,
+        slo,
+        margin,
+        accesses_per_s,
+        violations,
+        model,
+        hull,
+        fair,
+        fair_latency_ms,
+    })
+}
+
+impl Problem {
+    /// The same with larger servers, and the fair shares that follow.
+    pub(crate) fn enlarged(&self, added: &[Added]) -> Self {
+        let mut problem = self.clone();
+        for added in added {
+            let level = match added.level {
+                Level::First => &mut problem.level1,
+                Level::Second => &mut problem.level2,
+            };
+            for server in level.iter_mut().filter(|server| server.name == added.server) {
+                server.cache = Bytes::new(server.cache.get().saturating_add(added.cache.get()));
+            }
+        }
+        // What was enough for a segment is so still.
+        let _ = add_fair_shares(&mut problem, Bytes::ZERO);
+        problem
+    }
+}
+
+/// An equal split of every server among those who use it.
+fn add_fair_shares(problem: &mut Problem, segment: Bytes) -> Checked<()> {
+    let first: Vec<u64> = problem.users().iter().map(|users| users.len() as u64).collect();
+    let mut second = vec![0; problem.level2.len()];
+    for server in problem.applications.iter().flat_map(|member| &member.level2) {
+        second[*server] += 1;
+    }
+    let servers = problem.level1.iter().zip(&first).chain(problem.level2.iter().zip(&second));
+    for (server, users) in servers.filter(|(_, users)| **users > 0) {
+        if server.cache.get() / users < segment.get().max(1) {
+            return invalid(format!(
+                "{} has {} for {users} applications, and an equal share is below a segment of {segment}: enlarge its cache, or let fewer applications use it",
+                server.name, server.cache
+            ));
+        }
+    }
+    for index in 0..problem.applications.len() {
+        let member = &problem.applications[index];
+        let share = |server: &Server, users: u64| Bytes::new(server.cache.get() / users);
+        let mut fair = Amount {
+            level1: share(&problem.level1[member.level1], first[member.level1]),
+            level2: member.level2.iter().map(|&j| (j, share(&problem.level2[j], second[j]))).collect(),
+        };
+        if planted(Bug::FairSharePerLevel) {
+            let all: u64 = problem.level1.iter().map(|server| server.cache.get()).sum();
+            fair.level1 = Bytes::new(all / problem.applications.len() as u64);
+        }
+        let latency = problem.latency_ms(index, fair.level1.get() as f64, fair.second().get() as f64, Estimate::Whole);
+        let member = &mut problem.applications[index];
+        (member.fair, member.fair_latency_ms) = (fair, latency);
+    }
+    Ok(())
+}

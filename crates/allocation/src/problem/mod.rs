@@ -1,0 +1,229 @@
+//! Who shares which caches, and what each application is promised.
+
+mod check;
+
+use std::time::Duration;
+
+use surgetank_model::Bytes;
+
+use crate::curve::MissCurve;
+use crate::hull::Hull;
+use crate::mlms::Surface;
+use crate::planted::{Bug, planted};
+
+pub(crate) use check::CACHE_MAX;
+
+/// What a user describes; [`Problem::new`] checks it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Description {
+    /// How long an access takes.
+    pub latencies: Latencies,
+    /// What the second level holds.
+    pub hierarchy: Hierarchy,
+    /// First-level servers (I/O servers, hosts).
+    pub level1: Vec<Server>,
+    /// Second-level servers (storage servers, benefactors).
+    pub level2: Vec<Server>,
+    /// Who shares them.
+    pub applications: Vec<Application>,
+    /// The least share of a server that its cache can manage.
+    pub segment: Bytes,
+    /// How much one application's share of a level may change from one plan to the next, as a part of what it can reach
+    /// there; without limit if none.
+    pub change_max: Option<f64>,
+}
+
+/// How long an access takes, by what answers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latencies {
+    /// A hit in the first level.
+    pub level1: Duration,
+    /// A hit in the second level.
+    pub level2: Duration,
+    /// A miss in both.
+    pub disk: Duration,
+}
+
+/// What the second level holds of what the first one holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hierarchy {
+    /// Nothing: the first level demotes what it evicts (WW02), and the levels' sizes add up.
+    Exclusive,
+    /// All of it, as far as it has room.
+    Inclusive,
+}
+
+/// A server with a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Of no other server of its level.
+    pub name: String,
+    /// What applications share.
+    pub cache: Bytes,
+}
+
+/// Who has a share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Application {
+    /// Of no other application.
+    pub name: String,
+    /// Its first-level server.
+    pub level1: String,
+    /// The second-level servers that it reaches.
+    pub level2: Vec<String>,
+    /// What it is promised.
+    pub slo: Slo,
+    /// What its latency depends on.
+    pub model: Model,
+    /// Accesses per second. Partitioned caches do not depend on it; shared ones do.
+    pub accesses_per_s: f64,
+    /// How much of its bound stays free because the model is an estimate, as a part of the bound:
+    /// [`confidence::margin`](crate::confidence::margin) says how much.
+    pub margin: f64,
+    /// For how many intervals in a row up to now its measured latency was above its bound.
+    pub violations: u32,
+}
+
+/// A bound on the average latency.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Slo {
+    /// At most (1 + this) × the latency under the fair share.
+    AboveFair(f64),
+    /// At most this.
+    Latency(Duration),
+}
+
+/// What an application's latency depends on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Model {
+    /// Misses by size of a cache.
+    Curve(MissCurve),
+    /// Latencies that were measured at some shares, and a surface through them.
+    Surface(Surface),
+}
+
+/// Why a description is no problem that can be solved: one sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidProblem(pub(crate) String);
+
+/// A checked description, with what follows from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    pub(crate) latencies_ms: [f64; 3],
+    pub(crate) hierarchy: Hierarchy,
+    pub(crate) level1: Vec<Server>,
+    pub(crate) level2: Vec<Server>,
+    pub(crate) applications: Vec<Member>,
+    pub(crate) change_max: Option<f64>,
+}
+
+/// An application of a problem; servers by their index.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Member {
+    pub name: String,
+    pub level1: usize,
+    /// Ascending.
+    pub level2: Vec<usize>,
+    pub slo: Slo,
+    pub margin: f64,
+    pub accesses_per_s: f64,
+    pub violations: u32,
+    pub model: Model,
+    /// Of its curve, if it has one.
+    pub hull: Option<Hull>,
+    pub fair: Amount,
+    pub fair_latency_ms: f64,
+}
+
+/// What one application has of both levels; second-level servers by their index, ascending, without those of which it has
+/// nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub level1: Bytes,
+    pub level2: Vec<(usize, Bytes)>,
+}
+
+impl Amount {
+    /// Of all second-level servers.
+    pub fn second(&self) -> Bytes {
+        Bytes::new(self.level2.iter().map(|(_, bytes)| bytes.get()).sum())
+    }
+}
+
+/// How a curve becomes a latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Estimate {
+    /// Each share is one cache.
+    Whole,
+    /// Shares are split in two where that misses less ([`crate::hull`]).
+    Split,
+}
+
+impl Problem {
+    /// Checks a description.
+    ///
+    /// # Errors
+    /// One sentence on the first thing that is wrong with it.
+    pub fn new(description: Description) -> Result<Self, InvalidProblem> {
+        check::check(description)
+    }
+
+    /// Their names, in the order of the description.
+    pub fn applications(&self) -> impl Iterator<Item = &str> {
+        self.applications.iter().map(|member| &*member.name)
+    }
+
+    /// The hull of this application's curve, if it has a curve.
+    #[must_use]
+    pub fn hull(&self, application: usize) -> Option<&Hull> {
+        self.applications.get(application)?.hull.as_ref()
+    }
+
+    /// An application's average latency with these shares, in bytes.
+    pub(crate) fn latency_ms(&self, application: usize, first: f64, second: f64, estimate: Estimate) -> f64 {
+        let member = &self.applications[application];
+        let curve = match (&member.model, &member.hull, estimate) {
+            (Model::Surface(surface), ..) => return surface.at(first, second),
+            (_, Some(hull), Estimate::Split) => hull.points(),
+            (Model::Curve(curve), ..) => curve.points(),
+        };
+        let misses = |size: f64| crate::curve::interpolate(curve, size);
+        let behind_both = match self.hierarchy {
+            Hierarchy::Inclusive if !planted(Bug::InclusiveAdds) => misses(first.max(second)),
+            _ => misses(first + second),
+        };
+        let [level1, level2, disk] = self.latencies_ms;
+        level1 + (level2 - level1) * misses(first) + (disk - level2) * behind_both
+    }
+
+    /// The latency that an application is promised.
+    pub(crate) fn bound_ms(&self, application: usize) -> f64 {
+        let member = &self.applications[application];
+        match member.slo {
+            Slo::AboveFair(slo) if planted(Bug::FactorWithoutOne) => slo * member.fair_latency_ms,
+            Slo::AboveFair(slo) => (1.0 + slo) * member.fair_latency_ms,
+            Slo::Latency(latency) => latency.as_secs_f64() * 1e3,
+        }
+    }
+
+    /// The latency that a plan aims at: the bound without the margin.
+    pub(crate) fn target_ms(&self, application: usize) -> f64 {
+        let margin = self.applications[application].margin;
+        self.bound_ms(application) * if planted(Bug::MarginLoosens) { 1.0 + margin } else { 1.0 - margin }
+    }
+
+    /// What second-level servers an application reaches have together.
+    pub(crate) fn reachable(&self, application: usize) -> Bytes {
+        Bytes::new(self.applications[application].level2.iter().map(|server| self.level2[*server].cache.get()).sum())
+    }
+
+    /// Which applications use each first-level server.
+    pub(crate) fn users(&self) -> Vec<Vec<usize>> {
+        let mut users = vec![Vec::new(); self.level1.len()];
+        for (index, member) in self.applications.iter().enumerate() {
+            users[member.level1].push(index);
+        }
+        users
+    }
+}

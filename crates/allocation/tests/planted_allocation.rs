@@ -1,0 +1,46 @@
+//! The runs are tested: every planted bug is found within as many as the tests have.
+
+#![expect(clippy::print_stdout, reason = "which run finds which bug")]
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use surgetank_allocation::planted::{Bug, plant};
+
+type Run = fn(u64) -> Result<(), String>;
+
+const RUNS: &[(&str, Run, u64)] = &[
+    ("placement", support::placement::run, 2000),
+    ("shared caches", support::curves::run, 100),
+    ("promises", support::promises::run, 200),
+    ("the whole program", support::optimum::run, 300),
+    ("the paper's algorithm", support::paper::run, 60),
+    ("all shares", support::exhaustive::run, 500),
+];
+
+/// How a run fails with the bug awake.
+fn shows(bug: Bug, run: Run, seed: u64) -> Option<String> {
+    plant(Some(bug));
+    let failed = catch_unwind(AssertUnwindSafe(|| run(seed).err()));
+    plant(None);
+    failed.unwrap_or_else(|_| Some("an assertion fails".to_owned()))
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    let mut missed = Vec::new();
+    for bug in Bug::ALL {
+        // A few of each kind first: most bugs are found by one of them.
+        let few = RUNS.iter().map(|(name, run, _)| (*name, *run, 0..10));
+        let rest = RUNS.iter().map(|(name, run, count)| (*name, *run, 10..*count));
+        let found = few.chain(rest).find_map(|(name, run, mut seeds)| {
+            seeds.find_map(|seed| shows(*bug, run, seed).map(|how| (name, seed, how)))
+        });
+        match found {
+            Some((name, seed, how)) => println!("{bug:?}: {name}, seed {seed}: {how}"),
+            None => missed.push(bug),
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}

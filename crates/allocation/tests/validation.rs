@@ -1,0 +1,128 @@
+//! Every bad input has one clear sentence.
+
+use std::time::Duration;
+
+use surgetank_allocation::{
+    Application, Demand, Description, Hierarchy, InvalidProblem, Latencies, MissCurve, Model, PlacementError, Problem,
+    Server, Slo, place, solve,
+};
+use surgetank_model::Bytes;
+
+fn server(name: &str, mib: u64) -> Server {
+    Server { name: name.to_owned(), cache: Bytes::from_mib(mib) }
+}
+
+fn application(name: &str) -> Application {
+    let points = [(0, 1.0), (100, 0.4), (200, 0.2), (400, 0.2)].map(|(mib, ratio)| (Bytes::from_mib(mib), ratio));
+    Application {
+        name: name.to_owned(),
+        level1: "io1".to_owned(),
+        level2: vec!["st1".to_owned()],
+        slo: Slo::AboveFair(0.05),
+        model: Model::Curve(MissCurve::new(&points).expect("it falls")),
+        accesses_per_s: 100.0,
+        margin: 0.0,
+        violations: 0,
+    }
+}
+
+fn description() -> Description {
+    let [level1, level2, disk] = [100, 1000, 10_000].map(Duration::from_micros);
+    Description {
+        latencies: Latencies { level1, level2, disk },
+        hierarchy: Hierarchy::Exclusive,
+        level1: vec![server("io1", 100)],
+        level2: vec![server("st1", 200)],
+        applications: vec![application("A"), application("B")],
+        segment: Bytes::from_mib(1),
+        change_max: None,
+    }
+}
+
+fn refused(change: impl FnOnce(&mut Description)) -> String {
+    let mut description = description();
+    change(&mut description);
+    let InvalidProblem { .. } = Problem::new(description.clone()).map(drop).expect_err("it is refused");
+    Problem::new(description).map(drop).expect_err("it is refused").to_string()
+}
+
+#[test]
+fn a_bad_description_is_refused_with_one_sentence() {
+    type Mistake = fn(&mut Description);
+    let mistakes: [(Mistake, &str); 26] = [
+        (|d| d.applications.clear(), "there is no application"),
+        (|d| d.applications[1].name = "A".into(), "two applications are named A"),
+        (|d| d.applications[1].name.clear(), "has no name"),
+        (|d| d.level1.clear(), "no first-level server"),
+        (|d| d.level2.clear(), "no second-level server"),
+        (|d| d.level2.push(server("st1", 1)), "two second-level servers are named st1"),
+        (|d| d.level1[0].name.clear(), "a first-level server has no name"),
+        (|d| d.level2[0].cache = Bytes::ZERO, "st1 has no cache"),
+        (|d| d.level2[0].cache = Bytes::new(u64::MAX), "more than 1048576 TiB together"),
+        (
+            |d| d.applications[0].level1 = "io9".into(),
+            "application A uses the first-level server io9, which is not there",
+        ),
+        (|d| d.applications[0].level2 = vec!["io1".into()], "uses the second-level server io1, which is not there"),
+        (|d| d.applications[0].level2.clear(), "application A reaches no second-level server"),
+        (|d| d.applications[0].level2.push("st1".into()), "names a second-level server twice"),
+        (|d| d.applications[0].slo = Slo::AboveFair(0.0), "application A has the SLO 0:"),
+        (|d| d.applications[0].slo = Slo::AboveFair(-0.1), "has the SLO -0.1:"),
+        (|d| d.applications[0].slo = Slo::AboveFair(f64::NAN), "has the SLO NaN:"),
+        (|d| d.applications[0].slo = Slo::AboveFair(f64::INFINITY), "has the SLO inf:"),
+        (|d| d.applications[0].slo = Slo::Latency(Duration::ZERO), "an SLO of 0 s"),
+        (|d| d.applications[0].accesses_per_s = 0.0, "application A has 0 accesses per second"),
+        (|d| d.applications[0].accesses_per_s = f64::NAN, "has NaN accesses per second"),
+        (|d| d.applications[0].margin = 1.0, "has the margin 1:"),
+        (|d| d.latencies.level1 = Duration::ZERO, "the latency of level 1 is 0"),
+        (|d| d.latencies.level2 = d.latencies.disk, "each level is slower than the one before it"),
+        (
+            |d| d.segment = Bytes::from_mib(51),
+            "io1 has 100 MiB for 2 applications, and an equal share is below a segment of 51 MiB",
+        ),
+        (|d| d.change_max = Some(0.0), "the change per interval is 0:"),
+        (|d| d.change_max = Some(f64::NAN), "the change per interval is NaN:"),
+    ];
+    for (mistake, part) in mistakes {
+        let message = refused(mistake);
+        assert!(message.contains(part), "{message}");
+        assert!(!message.contains('\n') && !message.ends_with('.'), "{message}");
+    }
+}
+
+#[test]
+fn demands_that_have_no_place_are_named() {
+    let demand = |name: &str, servers: &[&str], mib: u64| Demand {
+        application: name.to_owned(),
+        level2: servers.iter().map(|server| (*server).to_owned()).collect(),
+        demand: Bytes::from_mib(mib),
+    };
+    let servers = [server("st1", 100), server("st2", 100)];
+    let demands = [demand("A", &["st1"], 60), demand("B", &["st1"], 50), demand("C", &["st1", "st2"], 20)];
+    assert_eq!(
+        place(&servers, &demands).unwrap_err().to_string(),
+        "A, B want 110 MiB together, and the servers that they reach have 100 MiB: st1"
+    );
+    let invalid = |demands: &[Demand]| match place(&servers, demands) {
+        Err(PlacementError::Invalid(error)) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(invalid(&[demand("A", &[], 1)]).contains("reaches no second-level server"));
+    assert!(invalid(&[demand("A", &["st9"], 1)]).contains("st9, which is not there"));
+    assert!(invalid(&[demand("A", &["st1"], 1), demand("A", &["st1"], 1)]).contains("two applications are named A"));
+    assert!(invalid(&[Demand { demand: Bytes::new(u64::MAX), ..demand("A", &["st1"], 1) }]).contains("want more than"));
+}
+
+#[test]
+fn an_infeasible_problem_names_the_application_and_what_it_takes() {
+    let mut description = description();
+    description.applications[0].slo = Slo::Latency(Duration::from_micros(2000));
+    // Else relaxing either would do as well.
+    description.applications[1].slo = Slo::AboveFair(99.0);
+    let plan = solve(&Problem::new(description).expect("it is valid"), None);
+    let infeasible = plan.infeasible().expect("2 ms takes more than there is");
+    assert_eq!(infeasible.relaxed.len(), 1);
+    assert_eq!(infeasible.relaxed[0].application, "A");
+    let message = infeasible.to_string();
+    assert!(message.starts_with("no shares meet all SLOs: application A cannot have 2.000000 ms, but "), "{message}");
+}
