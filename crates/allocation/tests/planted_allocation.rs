@@ -1,5 +1,5 @@
 //! The runs are tested: every planted bug is found within as many as the tests have.
-
+#![cfg(feature = "planted-bugs")]
 #![expect(clippy::print_stdout, reason = "which run finds which bug")]
 
 mod support;
