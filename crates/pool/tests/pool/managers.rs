@@ -132,13 +132,15 @@ fn copies_lie_apart_when_no_benefactor_had_a_lease_for_a_while() {
             writers.into_iter().map(|mut writer| tokio::spawn(async move { writer.sync().await.map(|()| writer) }));
         let syncs: Vec<_> = syncs.collect();
         tokio::time::sleep(Duration::from_secs(1)).await;
+        // One comes back before the other, and is there alone for a while.
+        pool.benefactors[0].stall(Duration::from_millis(1500));
         pool.restart_manager(0);
         let mut open = Vec::new();
         for sync in syncs {
             open.push(sync.await.unwrap().unwrap());
         }
         // Nothing is at the target as long as they are open.
-        pool.benefactors[0].kill();
+        pool.benefactors[1].kill();
         for file in 0..12 {
             let path = format!("file{file}");
             same(&path, &read(&client, &path).await.unwrap(), &content(file));
