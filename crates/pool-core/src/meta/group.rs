@@ -3,7 +3,7 @@
 //! A store takes a few thousand transactions a second, whatever is in them, and an N-N checkpoint creates a hundred thousand files at
 //! once: requests that wait share a transaction. Those in one group do not touch each other's keys, so that each of them holds or
 //! fails as it would alone; if the group is refused, those whose compares failed are answered, and the others go on. When the entries of a
-//! directory changed last is written by all who change them, and compared by nobody: of one transaction the last value counts.
+//! directory changed last is written by all who change them, and compared by nobody: in one transaction the latest counts.
 //!
 //! **Unknown outcomes.** Each transaction writes a receipt of its own, and compares that it is absent: sent again, it takes place at
 //! most once. One copy of it may still be on its way when another was refused, and take place later, when its compares hold
