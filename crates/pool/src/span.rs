@@ -22,7 +22,10 @@ pub const fn of_group(index: u32) -> (u64, u64) {
 /// The group that has a byte of a file, and the chunk in it.
 #[must_use]
 pub fn of_byte(offset: u64) -> (u32, u32) {
-    let mut group = 0;
+    let mut group = match offset.checked_sub(of_group(GROWING).0) {
+        Some(behind) => GROWING + u32::try_from(behind / GROUP_MAX).expect("no file is so long"),
+        None => 0,
+    };
     while of_group(group + 1).0 <= offset {
         group += 1;
     }
@@ -58,6 +61,7 @@ mod tests {
             assert_eq!(of_byte(first), (group, 0));
             assert_eq!(of_byte(end - 1), (group, u32::try_from(size / CHUNK).unwrap() - 1));
         }
+        assert_eq!(of_byte(of_group(5_000).0 + 1), (5_000, 0));
         assert_eq!(of_byte((4 << 30) - 1).0, 7);
     }
 

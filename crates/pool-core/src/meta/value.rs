@@ -270,8 +270,10 @@ pub struct Group {
     pub digest: u32,
     /// Who committed it: benefactors know its table by that and the version.
     pub by: SessionId,
-    /// Chunks that lie in the [`Base`] alone. Without columns in the layout all do.
+    /// Chunks that lie in the [`Base`] alone. Without columns in the layout all but the holes do.
     pub absent: BTreeSet<u32>,
+    /// Chunks that are zeros and lie nowhere, whatever the base has there. Each is a whole chunk of the file.
+    pub holes: BTreeSet<u32>,
 }
 
 impl Group {
@@ -281,15 +283,21 @@ impl Group {
         u32::try_from(self.bytes.div_ceil(CHUNK.get())).unwrap_or(u32::MAX)
     }
 
-    /// Whether the pool does not have a chunk of it.
+    /// Whether a chunk of it lies in the base alone.
     #[must_use]
     pub fn is_absent(&self, chunk: u32) -> bool {
-        self.layout.columns.is_empty() || self.absent.contains(&chunk)
+        !self.is_hole(chunk) && (self.layout.columns.is_empty() || self.absent.contains(&chunk))
+    }
+
+    /// Whether a chunk of it is zeros and lies nowhere.
+    #[must_use]
+    pub fn is_hole(&self, chunk: u32) -> bool {
+        self.holes.contains(&chunk)
     }
 
     /// Chunks that the pool has.
     pub fn present(&self) -> impl Iterator<Item = u32> {
-        (0..self.chunks()).filter(|chunk| !self.is_absent(*chunk))
+        (0..self.chunks()).filter(|chunk| !self.is_absent(*chunk) && !self.is_hole(*chunk))
     }
 }
 

@@ -136,6 +136,9 @@ impl Reader {
         let until = self.inner.until();
         loop {
             let (group, chunk) = (group_of(&self.content, offset), span::of_byte(offset).1);
+            if group.is_some_and(|(.., group)| group.is_hole(chunk)) {
+                return Ok(chunks::zeros());
+            }
             let group = group.filter(|(.., group)| !group.is_absent(chunk));
             let base = self.content.node.rests_on();
             let base = base.filter(|base| group.is_none_or(|(_, version, _)| version <= base.version));

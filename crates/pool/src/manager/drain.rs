@@ -160,6 +160,25 @@ fn extent(known: &[Of], base: Option<Base>) -> Option<(u64, Ranges)> {
     None
 }
 
+/// Where the holes of groups are, in order.
+fn holes(groups: &[Of]) -> Ranges {
+    let mut chunks: Vec<u64> = groups
+        .iter()
+        .flat_map(|(index, _, group)| {
+            group.holes.iter().map(|hole| span::of_group(*index).0 + u64::from(*hole) * CHUNK)
+        })
+        .collect();
+    chunks.sort_unstable();
+    let mut ranges = Ranges::new();
+    for begins in chunks {
+        match ranges.last_mut() {
+            Some((_, end)) if *end == begins => *end += CHUNK,
+            _ => ranges.push((begins, begins + CHUNK)),
+        }
+    }
+    ranges
+}
+
 /// Opens what a file rests on: its draft, or what was published last, where the change is to put a later version in its place. If that may be
 /// done, it is what is there: it has all that it rested on.
 pub(super) async fn open_base(
@@ -201,6 +220,9 @@ async fn write(
         Some(draft) => on_target(target, move |target| target.begin_from(&file, (inode, draft), size)).await?,
         None => on_target(target, move |target| target.begin(&file, mode)).await?,
     }
+    // What a draft of its own has there, or a base, does not count.
+    let (holes, file) = (holes(groups), part.to_owned());
+    on_target(target, move |target| target.zero(&file, &holes)).await?;
     let has_base = own.is_some() || from.is_some();
     let from = from.map(Arc::new);
     let copy = async |ranges: Ranges| {

@@ -108,6 +108,7 @@ impl World {
             digest: u32::try_from(self.random.below(1 << 30)).unwrap_or_default(),
             by: SessionId(0),
             absent: BTreeSet::new(),
+            holes: BTreeSet::new(),
         }
     }
 }

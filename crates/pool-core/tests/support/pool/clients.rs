@@ -379,7 +379,17 @@ impl World {
                         let digest = u32::try_from(self.oracle.tables.len()).unwrap_or_default();
                         let bytes = table.len() as u64 * u64::from(CHUNK);
                         self.oracle.tables.push(table);
-                        (index, Group { layout, bytes, digest, by: session, absent: BTreeSet::new() })
+                        (
+                            index,
+                            Group {
+                                layout,
+                                bytes,
+                                digest,
+                                by: session,
+                                absent: BTreeSet::new(),
+                                holes: BTreeSet::new(),
+                            },
+                        )
                     });
                     let (groups, on) = (groups.collect(), (on, 0));
                     let commit = Operation::Commit { inode, session, on, size, groups, close: None };

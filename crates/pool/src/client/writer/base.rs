@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::super::reader::AtTarget;
 use super::super::{Error, LOOK};
 use super::part::Former;
-use super::{Group, Writer};
+use super::{Chunk, Group, Writer};
 use crate::chunks::CHUNK;
 use crate::manager::Content;
 use crate::span;
@@ -134,12 +134,14 @@ impl Writer {
             };
             if !group.known {
                 group.known = stored.is_none_or(|(.., stored)| stored.layout.columns.is_empty());
-                group.absent = gone;
+                // The base has zeros there.
+                group.absent = &gone - &group.holes;
                 continue;
             }
             for chunk in gone {
                 match group.chunks.get_mut(&chunk) {
                     // What was written over since is here.
+                    Some(Chunk { draft: true, former: Some(Former::Hole), .. }) => {}
                     Some(written) if written.draft => written.former = Some(Former::Absent),
                     Some(_) => {
                         group.chunks.remove(&chunk);

@@ -4,7 +4,7 @@
 //! they might wait for each other for ever. So a chunk that does not get room for all its copies returns what it has, and everything
 //! else is committed meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use surgetank_pool_core::id::BenefactorId;
 use surgetank_pool_core::meta::operation::Refusal;
@@ -22,6 +22,8 @@ pub(super) enum Former {
     Stored(Box<Chunk>),
     /// The file's base has it.
     Absent,
+    /// It is zeros, and lies nowhere.
+    Hole,
 }
 
 /// What is not committed with the rest.
@@ -30,6 +32,8 @@ struct Aside {
     chunks: Vec<((u32, u32), Chunk)>,
     /// Where their groups lie.
     placed: BTreeMap<u32, (Layout, Stripe)>,
+    /// Those of each group behind the end of what is committed.
+    holes: Vec<(u32, BTreeSet<u32>)>,
     /// Groups that stay as they are committed.
     groups: Vec<u32>,
     size: u64,
@@ -47,7 +51,7 @@ impl Group {
         self.chunks.iter().all(|(number, chunk)| match (chunk.draft, &chunk.former) {
             _ if self.has_all(*number, &chunk.at) => true,
             (true, Some(Former::Stored(former))) => self.has_all(*number, &former.at),
-            (true, Some(Former::Absent) | None) => true,
+            (true, Some(Former::Absent | Former::Hole) | None) => true,
             (false, _) => false,
         })
     }
@@ -105,6 +109,7 @@ impl Writer {
                 let length = match &chunk.former {
                     Some(Former::Stored(former)) => u64::from(former.length),
                     Some(Former::Absent) => CHUNK.min(self.committed.saturating_sub(begins)),
+                    Some(Former::Hole) => CHUNK,
                     None => 0,
                 };
                 if length < u64::from(chunk.length) {
@@ -122,6 +127,10 @@ impl Writer {
                 .map(|(number, _)| *number)
                 .collect();
             behind.into_iter().for_each(|number| aside.take(group, (*index, number)));
+            let holes = group.holes.split_off(&span::chunks(end.saturating_sub(first)));
+            if !holes.is_empty() {
+                aside.holes.push((*index, holes));
+            }
             if group.changed && !group.is_cut && group.chunks.values().all(|chunk| !chunk.draft) {
                 group.changed = false;
                 aside.groups.push(*index);
@@ -139,14 +148,16 @@ impl Writer {
         let length: u64 = aside.chunks.iter().map(|(_, chunk)| u64::from(chunk.length)).sum();
         self.uncommitted = if committed { length } else { aside.uncommitted };
         self.size = aside.size;
+        for (index, holes) in aside.holes {
+            self.groups.entry(index).or_default().become_holes(holes);
+        }
         for ((index, number), mut chunk) in aside.chunks {
             let Some(group) = self.groups.get_mut(&index) else { continue };
             // A group of which nothing was committed has forgotten it.
             group.placed = group.placed.take().or_else(|| aside.placed.get(&index).cloned());
             chunk.former = match group.chunks.remove(&number) {
                 Some(former) => Some(Former::Stored(Box::new(former))),
-                None if group.absent.remove(&number) => Some(Former::Absent),
-                None => None,
+                None => group.take_former(number),
             };
             if committed && chunk.bytes.is_some() {
                 self.kept.push_back((index, number));
@@ -169,6 +180,7 @@ impl Aside {
         match chunk.former.take() {
             Some(Former::Stored(former)) => drop(group.chunks.insert(number, *former)),
             Some(Former::Absent) => drop(group.absent.insert(number)),
+            Some(Former::Hole) => drop(group.holes.insert(number)),
             None => {}
         }
         if let Some(placed) = &group.placed {

@@ -148,8 +148,7 @@ impl Writer {
                     self.withdrawn.extend(former.writings());
                 }
                 Some(former) => chunk.former = Some(Former::Stored(Box::new(former))),
-                None if group.absent.remove(&number) => chunk.former = Some(Former::Absent),
-                None => {}
+                None => chunk.former = group.take_former(number),
             }
             group.chunks.insert(number, chunk);
         }
@@ -161,6 +160,7 @@ impl Writer {
                 match &chunk.former {
                     Some(Former::Stored(former)) => drop(group.chunks.insert(number, former.as_ref().clone())),
                     Some(Former::Absent) => drop(group.absent.insert(number)),
+                    Some(Former::Hole) => drop(group.holes.insert(number)),
                     None => {}
                 }
                 let of = group.committed.filter(|_| !group.is_cut);
@@ -186,6 +186,7 @@ impl Writer {
             if is_same && group.known && !group.is_cut && !fresh.known {
                 group.chunks.retain(|number, _| !fresh.absent.contains(number));
                 (group.changed, group.absent) = (false, std::mem::take(&mut fresh.absent));
+                group.holes = std::mem::take(&mut fresh.holes);
                 *fresh = group;
             }
         }
