@@ -10,9 +10,11 @@
 
 mod attributes;
 mod content;
+mod directories;
 mod errno;
 mod files;
 mod filesystem;
+mod holes;
 mod locks;
 mod numbers;
 pub mod point;

@@ -1,5 +1,7 @@
 //! How a file is cut into groups and chunks.
 
+use std::collections::BTreeSet;
+
 use crate::chunks::CHUNK;
 
 /// Bytes of the first group; each has twice as many as the one before, up to [`GROUP_MAX`]. A file of 4 GiB has eight.
@@ -33,6 +35,30 @@ pub fn of_byte(offset: u64) -> (u32, u32) {
     (group, u32::try_from(chunk).expect("a group has at most 1024 chunks"))
 }
 
+/// Where the next hole of a file begins from an offset on, or the next chunk that is none, by the holes of its groups. The end of the file is
+/// a hole; there is nothing behind it.
+#[must_use]
+pub fn seek<'a>(
+    (size, offset): (u64, u64),
+    wants_hole: bool,
+    holes: impl Fn(u32) -> Option<&'a BTreeSet<u32>>,
+) -> Option<u64> {
+    let mut at = offset;
+    while at < size {
+        let (index, chunk) = of_byte(at);
+        let (first, room) = of_group(index);
+        let of = holes(index);
+        let is_wanted = |chunk: &u32| of.is_some_and(|holes| holes.contains(chunk)) == wants_hole;
+        at = match (chunk..chunks(room)).find(is_wanted) {
+            Some(found) if first + u64::from(found) * CHUNK < size => {
+                return Some(offset.max(first + u64::from(found) * CHUNK));
+            }
+            _ => first + room,
+        };
+    }
+    (wants_hole && offset < size).then_some(size)
+}
+
 /// How many chunks so many bytes take.
 #[must_use]
 pub fn chunks(bytes: u64) -> u32 {
@@ -63,6 +89,21 @@ mod tests {
         }
         assert_eq!(of_byte(of_group(5_000).0 + 1), (5_000, 0));
         assert_eq!(of_byte((4 << 30) - 1).0, 7);
+    }
+
+    #[test]
+    fn holes_are_found_from_any_byte_on() {
+        let mib = |mib: u64| mib * CHUNK;
+        // The first group has 64 chunks.
+        let holes: [BTreeSet<u32>; 2] = [(3..64).collect(), [0, 2].into()];
+        let find = |offset, wants_hole| seek((mib(68) + 5, offset), wants_hole, |index| holes.get(index as usize));
+        let expected = [mib(3), mib(3), mib(3) + 7, mib(66)].map(Some);
+        assert_eq!([0, mib(3), mib(3) + 7, mib(65)].map(|at| find(at, true)), expected);
+        assert_eq!(find(mib(67), true), Some(mib(68) + 5));
+        assert_eq!([7, mib(3), mib(66)].map(|at| find(at, false)), [Some(7), Some(mib(65)), Some(mib(67))]);
+        assert_eq!([true, false].map(|wants_hole| find(mib(68) + 5, wants_hole)), [None, None]);
+        assert_eq!(seek((mib(2), 5), false, |_| None), Some(5));
+        assert_eq!(seek((mib(64), mib(4)), false, |index| holes.get(index as usize)), None);
     }
 
     #[test]

@@ -70,6 +70,22 @@ impl Writer {
         Ok(to)
     }
 
+    /// Where the next hole begins from an offset on, or the next chunk that is none; the end of the file is a hole. `None`: the file ends before.
+    #[must_use]
+    pub fn seek(&self, offset: u64, wants_hole: bool) -> Option<u64> {
+        let found = span::seek((self.size(), offset), wants_hole, |index| Some(&self.groups.get(&index)?.holes));
+        // What is being written lies over a hole until it goes to its benefactors.
+        match self.current.as_ref().map(|current| current.begins) {
+            Some(begins) if wants_hole && found.is_some_and(|found| found - found % CHUNK == begins) => {
+                self.seek(begins + CHUNK, true).or(Some(self.size()))
+            }
+            Some(begins) if !wants_hole && begins + CHUNK > offset && found.is_none_or(|found| begins < found) => {
+                (offset < self.size()).then_some(begins.max(offset))
+            }
+            _ => found,
+        }
+    }
+
     /// Writes zeros over a range, as far as the file has it. Its whole chunks become holes, which take no room; they are committed at
     /// once, for every session: what others commit afterwards is on top of that.
     ///

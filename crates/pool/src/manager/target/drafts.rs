@@ -160,3 +160,35 @@ fn found_at(found: rustix::io::Result<u64>, else_at: u64, end: u64) -> u64 {
 fn too_short(end: u64) -> Error {
     Error::new(ErrorKind::UnexpectedEof, format!("what was published ends before byte {end}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use surgetank_pool_core::id::Revision;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_has_the_holes_of_what_is_copied() {
+        const MIB: u64 = 1 << 20;
+        let directory = tempfile::tempdir().unwrap();
+        let target = Target::new(directory.path().to_owned(), MountId(1), Revision(1));
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        let file = File::create_new(&from).unwrap();
+        file.write_all_at(b"in the middle", 40 * MIB + 5).unwrap();
+        file.set_len(80 * MIB + 3).unwrap();
+        std::fs::write(&to, vec![7; 3 << 20]).unwrap();
+        let from = File::open(&from).unwrap();
+        target.copy(&from, &to, &[(2 * MIB, 41 * MIB), (79 * MIB, 80 * MIB + 3)]).unwrap();
+        let found = std::fs::read(&to).unwrap();
+        let mut expected = vec![0; (80 << 20) + 3];
+        expected[..2 << 20].fill(7);
+        let at = (40 << 20) + 5;
+        expected[at..at + 13].copy_from_slice(b"in the middle");
+        assert!(found == expected);
+        assert!(std::fs::metadata(&to).unwrap().blocks() * 512 <= 4 * MIB);
+        let error = target.copy(&from, &to, &[(0, 90 * MIB)]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    }
+}
