@@ -62,7 +62,7 @@ struct Group {
     known: bool,
     /// It differs from what the store has.
     changed: bool,
-    /// Chunks of it were cut off that the store still has, or are holes that the store does not know of.
+    /// Chunks of it that the store still has were cut off, or are holes now.
     is_cut: bool,
 }
 

@@ -171,8 +171,8 @@ fn a_hole_replaces_what_an_early_draft_has() {
 fn a_hole_needs_no_benefactor() {
     run(async {
         let mut pool = Pool::new(1, 2, 24);
-        let (client, other) = (pool.client(1).await, pool.client(1).await);
         let held = pool.hold_drains();
+        let (client, other) = (pool.client(1).await, pool.client(1).await);
         let mut writer = client.create("file").await.unwrap();
         writer.write_at(70 * MIB as u64, b"x").await.unwrap();
         writer.sync().await.unwrap();
@@ -229,7 +229,7 @@ struct Work {
     content: Vec<u8>,
     clients: [PoolClient; 2],
     writers: [Option<Writer>; 2],
-    /// Bytes that each has written and not committed: nobody else gets their room.
+    /// Chunks that each may have written and not committed: nobody else gets their room.
     uncommitted: [usize; 2],
 }
 
@@ -247,6 +247,14 @@ impl Work {
         let begins = (2 * self.below(CELLS / 2) + of) * CELL;
         let from = self.below(CELL);
         (begins + from, 1 + self.below(CELL - from))
+    }
+
+    async fn has_written(&mut self, of: usize, length: usize) {
+        self.uncommitted[of] += length.div_ceil(MIB) + 1;
+        if self.uncommitted[of] > 5 {
+            self.writer(of).sync().await.unwrap();
+            self.uncommitted[of] = 0;
+        }
     }
 
     async fn sync(&mut self) {
@@ -267,16 +275,13 @@ impl Work {
                 self.writer(of).write_at(offset as u64, &part).await.unwrap();
                 self.content.resize(self.content.len().max(offset + length), 0);
                 self.content[offset..offset + length].copy_from_slice(&part);
-                self.uncommitted[of] += length;
-                if self.uncommitted[of] > 3 * MIB {
-                    self.writer(of).sync().await.unwrap();
-                    self.uncommitted[of] = 0;
-                }
+                self.has_written(of, length).await;
             }
             4..=6 => {
                 let (offset, length) = self.range(of);
                 self.writer(of).punch(offset as u64, length as u64).await.unwrap();
                 zero(&mut self.content, offset, length);
+                self.has_written(of, length).await;
             }
             7 => self.writer(of).sync().await.unwrap(),
             8 => {

@@ -19,12 +19,6 @@ impl Group {
             false => self.holes.remove(&number).then_some(Former::Hole),
         }
     }
-
-    /// Chunks of it are holes from now on that the store does not know of.
-    pub(super) fn become_holes(&mut self, holes: impl IntoIterator<Item = u32>) {
-        self.holes.extend(holes);
-        (self.changed, self.is_cut) = (true, true);
-    }
 }
 
 impl Writer {
@@ -65,7 +59,9 @@ impl Writer {
                     self.withdrawn.extend(former.writings());
                 }
             }
-            group.become_holes(fresh);
+            group.holes.extend(fresh);
+            group.changed = true;
+            group.is_cut |= from < self.committed;
         }
         Ok(to)
     }
@@ -109,6 +105,10 @@ impl Writer {
         let (first, last) = (offset.saturating_add(CHUNK - 1) / CHUNK * CHUNK, end - end % CHUNK);
         if first >= last {
             return self.write_zeros(offset, end).await;
+        }
+        if end > self.committed {
+            // What was written there counts no more, but how far.
+            self.grown = self.grown.max(end);
         }
         self.write_zeros(offset, first).await?;
         self.write_zeros(last, end).await?;

@@ -131,7 +131,9 @@ impl Writer {
             if !holes.is_empty() {
                 aside.holes.push((*index, holes));
             }
-            if group.changed && !group.is_cut && group.chunks.values().all(|chunk| !chunk.draft) {
+            let is_extended = group.holes.range(span::chunks(self.committed.saturating_sub(first))..).next().is_some();
+            let stays = !group.is_cut && !is_extended;
+            if group.changed && stays && group.chunks.values().all(|chunk| !chunk.draft) {
                 group.changed = false;
                 aside.groups.push(*index);
             }
@@ -149,7 +151,10 @@ impl Writer {
         self.uncommitted = if committed { length } else { aside.uncommitted };
         self.size = aside.size;
         for (index, holes) in aside.holes {
-            self.groups.entry(index).or_default().become_holes(holes);
+            if let Some(group) = self.groups.get_mut(&index) {
+                group.holes.extend(holes);
+                group.changed = true;
+            }
         }
         for ((index, number), mut chunk) in aside.chunks {
             let Some(group) = self.groups.get_mut(&index) else { continue };
