@@ -67,6 +67,7 @@ fn programs_make_holes_and_find_them() {
     large.write_all_at(b"end", 1 << 40).unwrap();
     assert_eq!(large.set_len((1 << 44) + 1).unwrap_err().raw_os_error(), Some(libc::EFBIG));
     assert_eq!(fallocate(&large, FallocateFlags::empty(), 1 << 44, 1), Err(Errno::FBIG));
+    large.sync_all().unwrap();
     drop(large);
     until_drained(&mounted.at("large"));
     let found = fs::metadata(pool.target().join("large")).unwrap();
