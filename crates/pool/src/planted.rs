@@ -1,4 +1,4 @@
-//! Bugs on purpose, to see that the tests of who is let in find them: compiled in by the feature `planted-bugs` only, which nothing but those
+//! Bugs on purpose, to see that tests find them: compiled in by the feature `planted-bugs` only, which nothing but those
 //! tests may switch on, and even then asleep until one of them wakes one.
 
 surgetank_model::plant_bugs! {
@@ -14,5 +14,22 @@ surgetank_model::plant_bugs! {
         SessionOutlivesToken,
         /// Whoever has a token may ask a manager anything.
         RightsUnchecked,
+    }
+}
+
+/// Of holes of files.
+pub mod holes {
+    surgetank_model::plant_bugs! {
+        /// A bug that can be planted.
+        pub enum Bug {
+            /// A writer that catches up counts holes that are not committed as if they were.
+            LostInCatchUp,
+            /// What is written over a hole is, as long as it is not committed, over nothing.
+            FormerForgotten,
+            /// Holes count as nothing when it is chosen what one commit names.
+            AnyGroupsWait,
+            /// A hole that is punched is not committed at once.
+            PunchWaits,
+        }
     }
 }

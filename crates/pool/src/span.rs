@@ -1,6 +1,6 @@
 //! How a file is cut into groups and chunks.
 
-use std::collections::BTreeSet;
+use surgetank_pool_core::runs::Runs;
 
 use crate::chunks::CHUNK;
 
@@ -38,21 +38,14 @@ pub fn of_byte(offset: u64) -> (u32, u32) {
 /// Where the next hole of a file begins from an offset on, or the next chunk that is none, by the holes of its groups. The end of the file is
 /// a hole; there is nothing behind it.
 #[must_use]
-pub fn seek<'a>(
-    (size, offset): (u64, u64),
-    wants_hole: bool,
-    holes: impl Fn(u32) -> Option<&'a BTreeSet<u32>>,
-) -> Option<u64> {
+pub fn seek<'a>((size, offset): (u64, u64), wants_hole: bool, holes: impl Fn(u32) -> Option<&'a Runs>) -> Option<u64> {
     let mut at = offset;
     while at < size {
         let (index, chunk) = of_byte(at);
         let (first, room) = of_group(index);
-        let of = holes(index);
-        let is_wanted = |chunk: &u32| of.is_some_and(|holes| holes.contains(chunk)) == wants_hole;
-        at = match (chunk..chunks(room)).find(is_wanted) {
-            Some(found) if first + u64::from(found) * CHUNK < size => {
-                return Some(offset.max(first + u64::from(found) * CHUNK));
-            }
+        let found = holes(index).unwrap_or(&Runs::NONE).find(chunk, wants_hole).filter(|found| *found < chunks(room));
+        at = match found.map(|found| first + u64::from(found) * CHUNK) {
+            Some(found) if found < size => return Some(offset.max(found)),
             _ => first + room,
         };
     }
@@ -95,7 +88,7 @@ mod tests {
     fn holes_are_found_from_any_byte_on() {
         let mib = |mib: u64| mib * CHUNK;
         // The first group has 64 chunks.
-        let holes: [BTreeSet<u32>; 2] = [(3..64).collect(), [0, 2].into()];
+        let holes = [Runs::from(3..64), Runs::from([0, 2])];
         let find = |offset, wants_hole| seek((mib(68) + 5, offset), wants_hole, |index| holes.get(index as usize));
         let expected = [mib(3), mib(3), mib(3) + 7, mib(66)].map(Some);
         assert_eq!([0, mib(3), mib(3) + 7, mib(65)].map(|at| find(at, true)), expected);

@@ -1,6 +1,5 @@
 //! How the words of `pool-core` are sent and stored.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
@@ -14,6 +13,7 @@ use surgetank_pool_core::meta::value::{
 };
 use surgetank_pool_core::meta::{Durability, FileState, Group, Kind, Name, Node, Value};
 use surgetank_pool_core::placement::{Column, Layout, Media, Place, Tier};
+use surgetank_pool_core::runs::Runs;
 
 use crate::span;
 use crate::wire::{Malformed, Wire, wire_enum, wire_struct};
@@ -124,7 +124,7 @@ impl Wire for Group {
         self.digest.put(out);
         self.by.put(out);
         for chunks in [&self.absent, &self.holes].into_iter().filter(|chunks| !chunks.is_empty()) {
-            runs(chunks).put(out);
+            chunks.runs().to_vec().put(out);
         }
     }
 
@@ -134,8 +134,8 @@ impl Wire for Group {
             bytes: Wire::take(from)?,
             digest: Wire::take(from)?,
             by: Wire::take(from)?,
-            absent: BTreeSet::new(),
-            holes: BTreeSet::new(),
+            absent: Runs::NONE,
+            holes: Runs::NONE,
         };
         let flags = group.bytes & (ABSENT | HOLES);
         group.bytes &= !(ABSENT | HOLES);
@@ -149,28 +149,16 @@ impl Wire for Group {
     }
 }
 
-/// Some of a group's chunks, from their [`runs`]. None is behind the group's end, so that a few bytes make no large set.
-fn chunks_of(group: &Group, from: &mut Bytes) -> Result<BTreeSet<u32>, Malformed> {
-    let mut chunks = BTreeSet::new();
+/// Some of a group's chunks, from their runs. None is behind the group's end.
+fn chunks_of(group: &Group, from: &mut Bytes) -> Result<Runs, Malformed> {
+    let mut chunks = Runs::NONE;
     for (first, end) in Vec::<(u32, u32)>::take(from)? {
         if group.bytes > span::of_group(u32::MAX).1 || end > group.chunks() {
             return Err(Malformed);
         }
-        chunks.extend(first..end);
+        chunks.add(first, end);
     }
     Ok(chunks)
-}
-
-/// Numbers that follow each other, as the first of them and the one behind the last.
-fn runs(numbers: &BTreeSet<u32>) -> Vec<(u32, u32)> {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for number in numbers.iter().copied() {
-        match runs.last_mut() {
-            Some((_, end)) if *end == number => *end += 1,
-            _ => runs.push((number, number + 1)),
-        }
-    }
-    runs
 }
 
 impl Wire for Node {
@@ -333,8 +321,8 @@ mod tests {
         ];
         let places = vec![Place { id: BenefactorId(9), incarnation: Incarnation(10) }];
         let layout = Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }] };
-        let none = BTreeSet::new;
-        let group = Group { layout, bytes: 3 << 20, digest: 77, by: SessionId(12), absent: none(), holes: none() };
+        let group =
+            Group { layout, bytes: 3 << 20, digest: 77, by: SessionId(12), absent: Runs::NONE, holes: Runs::NONE };
         let value = Value::Group(group.clone());
         assert_eq!(Value::from_bytes(bytes.concat().into()), Ok(value.clone()));
         assert_eq!(value.to_bytes(), bytes.concat());
@@ -362,7 +350,7 @@ mod tests {
         }
         // A gibibyte of zeros takes a few bytes.
         let layout = Layout { columns: Vec::new() };
-        let value = Value::Group(Group { layout, bytes: 1 << 30, holes: (0..1024).collect(), ..group });
+        let value = Value::Group(Group { layout, bytes: 1 << 30, holes: Runs::from(0..1024), ..group });
         assert!(value.to_bytes().len() < 50);
         assert_eq!(Value::from_bytes(value.to_bytes().into()), Ok(value));
     }

@@ -25,6 +25,7 @@ use surgetank_pool_core::id::{BenefactorId, Inode, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply as Done};
 use surgetank_pool_core::meta::{FileState, Kind, Node};
 use surgetank_pool_core::placement::{Layout, Place, Stripe};
+use surgetank_pool_core::runs::Runs;
 use surgetank_pool_core::written::Written;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -51,9 +52,9 @@ struct Group {
     placed: Option<(Layout, Stripe)>,
     chunks: BTreeMap<u32, Chunk>,
     /// Chunks that the file's base alone has.
-    absent: BTreeSet<u32>,
+    absent: Runs,
     /// Whole chunks that are zeros and lie nowhere.
-    holes: BTreeSet<u32>,
+    holes: Runs,
     /// The version of the store that names it, and who committed that; its table may not have been read yet.
     committed: Option<(Version, SessionId)>,
     /// The store does not name it, and the base has it.
@@ -183,7 +184,7 @@ impl Writer {
         for (index, version, stored) in content.groups {
             // What the file was cut off before has no bytes.
             let committed = (stored.bytes > 0).then_some((version, stored.by));
-            let absent = (0..stored.chunks()).filter(|chunk| stored.is_absent(*chunk)).collect();
+            let absent = stored.in_base();
             let known = stored.layout.columns.is_empty();
             let placed = placed(stored.layout);
             self.groups

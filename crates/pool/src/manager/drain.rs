@@ -149,10 +149,9 @@ fn extent(known: &[Of], base: Option<Base>) -> Option<(u64, Ranges)> {
         match named.get(&index) {
             None => of_base.push((first, first + bytes)),
             Some(group) => {
-                for chunk in (0..group.chunks()).filter(|chunk| group.is_absent(*chunk)) {
-                    let from = first + u64::from(chunk) * CHUNK;
-                    of_base.push((from, (first + bytes).min(from + CHUNK)));
-                }
+                of_base.extend(group.in_base().runs().iter().map(|(from, to)| {
+                    (first + u64::from(*from) * CHUNK, (first + bytes).min(first + u64::from(*to) * CHUNK))
+                }));
             }
         }
         end = first + bytes;
@@ -162,20 +161,18 @@ fn extent(known: &[Of], base: Option<Base>) -> Option<(u64, Ranges)> {
 
 /// Where the holes of groups are, in order.
 fn holes(groups: &[Of]) -> Ranges {
-    let mut chunks: Vec<u64> = groups
-        .iter()
-        .flat_map(|(index, _, group)| {
-            group.holes.iter().map(|hole| span::of_group(*index).0 + u64::from(*hole) * CHUNK)
-        })
-        .collect();
-    chunks.sort_unstable();
     let mut ranges = Ranges::new();
-    for begins in chunks {
-        match ranges.last_mut() {
-            Some((_, end)) if *end == begins => *end += CHUNK,
-            _ => ranges.push((begins, begins + CHUNK)),
-        }
+    for (index, _, group) in groups {
+        let first = span::of_group(*index).0;
+        ranges.extend(
+            group
+                .holes
+                .runs()
+                .iter()
+                .map(|(from, to)| (first + u64::from(*from) * CHUNK, first + u64::from(*to) * CHUNK)),
+        );
     }
+    ranges.sort_unstable();
     ranges
 }
 

@@ -189,7 +189,7 @@ fn a_hole_needs_no_benefactor() {
 }
 
 #[test]
-fn a_hole_by_an_extension_never_wins_over_what_others_have_written() {
+pub fn a_hole_by_an_extension_never_wins_over_what_others_have_written() {
     run(async {
         let pool = Pool::new(1, 2, 48);
         let (one, two) = (pool.client(2).await, pool.client(2).await);
@@ -216,6 +216,86 @@ fn a_hole_by_an_extension_never_wins_over_what_others_have_written() {
         first.close().await.unwrap();
         second.close().await.unwrap();
         drained(&pool, &one, "file", &content).await;
+    });
+}
+
+#[test]
+pub fn a_hole_that_is_not_committed_stays_when_others_have_committed_elsewhere() {
+    run(async {
+        let pool = Pool::new(1, 2, 48);
+        let (one, two) = (pool.client(2).await, pool.client(2).await);
+        // The first group has 64 chunks.
+        let mut content = vec![0; 66 * MIB];
+        let end = bytes(1, 2 * MIB);
+        content[64 * MIB..].copy_from_slice(&end);
+        let mut first = one.create("file").await.unwrap();
+        first.write_at(64 * MIB as u64, &end).await.unwrap();
+        first.sync().await.unwrap();
+        let mut second = two.append("file").await.unwrap();
+        first.set_size(80 * MIB as u64).await.unwrap();
+        content.resize(80 * MIB, 0);
+        second.write_at(5 * MIB as u64 + 9, &end).await.unwrap();
+        second.sync().await.unwrap();
+        content[5 * MIB + 9..7 * MIB + 9].copy_from_slice(&end);
+        first.sync().await.unwrap();
+        same("both", &read(&two, "file").await.unwrap(), &content);
+        first.close().await.unwrap();
+        second.close().await.unwrap();
+        drained(&pool, &one, "file", &content).await;
+    });
+}
+
+#[test]
+pub fn a_hole_stays_while_what_is_written_over_it_has_no_room() {
+    run(async {
+        // Each benefactor holds 24 chunks, and each chunk lies at both.
+        let pool = Pool::new(1, 2, 24);
+        let held = pool.hold_drains();
+        let (client, other) = (pool.client(2).await, pool.client(2).await);
+        let mut writer = client.create("file").await.unwrap();
+        writer.set_size(60 * MIB as u64).await.unwrap();
+        writer.sync().await.unwrap();
+        let part = bytes(1, MIB);
+        let writing = async {
+            for chunk in (0..60).step_by(2) {
+                writer.write_at((chunk * MIB) as u64, &part).await.unwrap();
+            }
+            writer.close().await.unwrap();
+        };
+        let watching = async {
+            // As many are committed as there is room for. The others are holes.
+            until("all room is taken by what is committed", async || {
+                let found = read(&other, "file").await.unwrap();
+                assert_eq!(found.len(), 60 * MIB);
+                let written = (0..60).filter(|chunk| found[chunk * MIB..(chunk + 1) * MIB] == part).count();
+                let zeros = found.chunks(MIB).filter(|chunk| chunk.iter().all(|byte| *byte == 0)).count();
+                assert_eq!(written + zeros, 60);
+                written == 24
+            })
+            .await;
+            std::fs::remove_file(held).unwrap();
+        };
+        tokio::join!(writing, watching);
+        let mut content = vec![0; 60 * MIB];
+        for chunk in (0..60).step_by(2) {
+            content[chunk * MIB..(chunk + 1) * MIB].copy_from_slice(&part);
+        }
+        drained(&pool, &client, "file", &content).await;
+        same("elsewhere", &read(&other, "file").await.unwrap(), &content);
+    });
+}
+
+#[test]
+pub fn a_file_is_committed_when_very_many_groups_of_it_have_holes() {
+    run(async {
+        let pool = Pool::new(1, 2, 24);
+        let (client, other) = (pool.client(2).await, pool.client(2).await);
+        let mut writer = client.create("file").await.unwrap();
+        writer.set_size(TIB / 16).await.unwrap();
+        let committed = other.stat("file").await.unwrap().size;
+        assert!(committed > TIB / 64 && committed < TIB / 16, "of it {committed} bytes are committed");
+        writer.close().await.unwrap();
+        assert_eq!(other.stat("file").await.unwrap().size, TIB / 16);
     });
 }
 

@@ -8,6 +8,7 @@ use surgetank_pool_core::meta::value::{Base, Value};
 use surgetank_pool_core::meta::{Group, Key, Node, Prefix, Role, Stored};
 use surgetank_pool_core::placement::{CHUNK, Layout};
 use surgetank_pool_core::publishing::Draft;
+use surgetank_pool_core::runs::Runs;
 
 use super::{MOUNT, World};
 
@@ -88,10 +89,10 @@ impl World {
         if group.present().next().is_none() {
             if self.random.chance(0.5) {
                 // Nothing of it is in the pool.
-                (group.layout, group.absent) = (Layout { columns: Vec::new() }, BTreeSet::new());
+                (group.layout, group.absent) = (Layout { columns: Vec::new() }, Runs::NONE);
             } else {
-                group.absent.remove(&0);
-                group.holes.remove(&0);
+                group.absent.remove(0);
+                group.holes.remove(0);
                 self.contents.writings += 1;
                 writings[0] = self.contents.writings;
             }

@@ -4,19 +4,18 @@
 //! committed at once, as a cut is, so that it comes before what others commit afterwards. So no hole that is not committed has to win over
 //! anything when a writer catches up: it is made again if it is still wanted.
 
-use std::collections::BTreeSet;
-
 use super::part::Former;
 use super::{Error, Group, Writer, is_behind};
 use crate::chunks::CHUNK;
+use crate::planted::holes::{Bug, planted};
 use crate::span;
 
 impl Group {
     /// What a chunk is that is neither written here nor in the pool; it is written over.
     pub(super) fn take_former(&mut self, number: u32) -> Option<Former> {
-        match self.absent.remove(&number) {
+        match self.absent.remove(number) {
             true => Some(Former::Absent),
-            false => self.holes.remove(&number).then_some(Former::Hole),
+            false => self.holes.remove(number).then_some(Former::Hole).filter(|_| !planted(Bug::FormerForgotten)),
         }
     }
 }
@@ -47,19 +46,18 @@ impl Writer {
         let to = to.min(first + room);
         self.group(index).await?;
         if let Some(group) = self.groups.get_mut(&index) {
-            let holes = chunk..span::chunks(to - first);
-            let fresh: BTreeSet<u32> = holes.filter(|number| !group.holes.contains(number)).collect();
-            if fresh.is_empty() {
+            let end = span::chunks(to - first);
+            if group.holes.find(chunk, false).is_none_or(|other| other >= end) {
                 return Ok(to);
             }
-            for number in &fresh {
-                group.absent.remove(number);
-                if let Some(former) = group.chunks.remove(number).filter(|former| former.draft) {
-                    self.uncommitted -= u64::from(former.length);
-                    self.withdrawn.extend(former.writings());
-                }
+            group.absent.cut(chunk, end);
+            let mut dug = group.chunks.split_off(&chunk);
+            group.chunks.append(&mut dug.split_off(&end));
+            for former in dug.into_values().filter(|former| former.draft) {
+                self.uncommitted -= u64::from(former.length);
+                self.withdrawn.extend(former.writings());
             }
-            group.holes.extend(fresh);
+            group.holes.add(chunk, end);
             group.changed = true;
             group.is_cut |= from < self.committed;
         }
@@ -122,6 +120,9 @@ impl Writer {
                 self.commit_once(false, None).await?;
             }
         }
+        if planted(Bug::PunchWaits) {
+            return Ok(());
+        }
         self.commit_once(false, None).await.map(|_| ())
     }
 
@@ -131,7 +132,7 @@ impl Writer {
             let begins = from - from % CHUNK;
             let (part, (index, chunk)) = ((begins + CHUNK).min(to) - from, span::of_byte(begins));
             let is_here = self.current.as_ref().is_some_and(|current| current.begins == begins);
-            let is_hole = self.groups.get(&index).is_some_and(|group| group.holes.contains(&chunk));
+            let is_hole = self.groups.get(&index).is_some_and(|group| group.holes.contains(chunk));
             if is_here || !is_hole {
                 let zeros = vec![0; usize::try_from(part).unwrap_or_default()];
                 self.write_parts(from, &zeros, None).await?;

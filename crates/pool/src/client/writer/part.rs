@@ -4,11 +4,12 @@
 //! they might wait for each other for ever. So a chunk that does not get room for all its copies returns what it has, and everything
 //! else is committed meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use surgetank_pool_core::id::BenefactorId;
 use surgetank_pool_core::meta::operation::Refusal;
 use surgetank_pool_core::placement::{Layout, Stripe};
+use surgetank_pool_core::runs::Runs;
 
 use super::super::Error;
 use super::{Chunk, Group, Writer};
@@ -33,7 +34,7 @@ struct Aside {
     /// Where their groups lie.
     placed: BTreeMap<u32, (Layout, Stripe)>,
     /// Those of each group behind the end of what is committed.
-    holes: Vec<(u32, BTreeSet<u32>)>,
+    holes: Vec<(u32, Runs)>,
     /// Groups that stay as they are committed.
     groups: Vec<u32>,
     size: u64,
@@ -127,11 +128,11 @@ impl Writer {
                 .map(|(number, _)| *number)
                 .collect();
             behind.into_iter().for_each(|number| aside.take(group, (*index, number)));
-            let holes = group.holes.split_off(&span::chunks(end.saturating_sub(first)));
+            let holes = group.holes.split_off(span::chunks(end.saturating_sub(first)));
             if !holes.is_empty() {
                 aside.holes.push((*index, holes));
             }
-            let is_extended = group.holes.range(span::chunks(self.committed.saturating_sub(first))..).next().is_some();
+            let is_extended = group.holes.find(span::chunks(self.committed.saturating_sub(first)), true).is_some();
             let stays = !group.is_cut && !is_extended;
             if group.changed && stays && group.chunks.values().all(|chunk| !chunk.draft) {
                 group.changed = false;
@@ -152,7 +153,7 @@ impl Writer {
         self.size = aside.size;
         for (index, holes) in aside.holes {
             if let Some(group) = self.groups.get_mut(&index) {
-                group.holes.extend(holes);
+                group.holes.add_all(&holes);
                 group.changed = true;
             }
         }

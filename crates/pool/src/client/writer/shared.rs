@@ -23,6 +23,7 @@ use super::part::Former;
 use super::{Chunk, Current, Error, Writer};
 use crate::chunks::CHUNK;
 use crate::manager::Content;
+use crate::planted::holes::{Bug, planted};
 use crate::span;
 
 /// Whether something was refused since another session has committed to the file.
@@ -184,9 +185,11 @@ impl Writer {
             let is_same = group.committed.is_some() && group.committed == fresh.committed && layouts[0] == layouts[1];
             // Its table need not be read again.
             if is_same && group.known && !group.is_cut && !fresh.known {
-                group.chunks.retain(|number, _| !fresh.absent.contains(number));
+                group.chunks.retain(|number, _| !fresh.absent.contains(*number));
                 (group.changed, group.absent) = (false, std::mem::take(&mut fresh.absent));
-                group.holes = std::mem::take(&mut fresh.holes);
+                if !planted(Bug::LostInCatchUp) {
+                    group.holes = std::mem::take(&mut fresh.holes);
+                }
                 *fresh = group;
             }
         }

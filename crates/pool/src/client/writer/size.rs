@@ -125,7 +125,7 @@ impl Writer {
             let is_unknown = group.committed.is_some() && !group.known;
             group.known = true;
             let dropped = group.chunks.split_off(&stay);
-            let left = [group.absent.split_off(&stay), group.holes.split_off(&stay)];
+            let left = [group.absent.split_off(stay), group.holes.split_off(stay)];
             let drops = !dropped.is_empty() || left.iter().any(|left| !left.is_empty());
             group.changed |= drops || is_unknown;
             group.is_cut |= group.committed.is_some() || group.of_base;
