@@ -185,8 +185,8 @@ impl Aside {
         let Some(mut chunk) = group.chunks.remove(&number) else { return };
         match chunk.former.take() {
             Some(Former::Stored(former)) => drop(group.chunks.insert(number, *former)),
-            Some(Former::Absent) => drop(group.absent.insert(number)),
-            Some(Former::Hole) => drop(group.holes.insert(number)),
+            Some(Former::Absent) => group.absent.insert(number),
+            Some(Former::Hole) => group.holes.insert(number),
             None => {}
         }
         if let Some(placed) = &group.placed {

@@ -160,8 +160,8 @@ impl Writer {
                 let Some(chunk) = group.chunks.remove(&number) else { continue };
                 match &chunk.former {
                     Some(Former::Stored(former)) => drop(group.chunks.insert(number, former.as_ref().clone())),
-                    Some(Former::Absent) => drop(group.absent.insert(number)),
-                    Some(Former::Hole) => drop(group.holes.insert(number)),
+                    Some(Former::Absent) => group.absent.insert(number),
+                    Some(Former::Hole) => group.holes.insert(number),
                     None => {}
                 }
                 let of = group.committed.filter(|_| !group.is_cut);
