@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::attributes::since_1970;
 use crate::errno::{errno, sentence, stale};
 use crate::files::{self, AHEAD, Chunk, File, Gate, Handle};
+use crate::holes::may_have;
 use crate::tree::{Tree, what};
 
 /// How long a reader goes on with the commit that it knows.
@@ -187,7 +188,7 @@ impl Tree {
         }
     }
 
-    fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
+    pub(crate) fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
         self.files.handle(number).ok_or(Errno::EBADF)
     }
 
@@ -255,7 +256,9 @@ impl Tree {
         let mut gate = file.gate.lock().await;
         self.begin_writing(&handle, owner, &mut gate).await?;
         let Some(writer) = &mut gate.writer else { return Err(Errno::EIO) };
-        match writer.write_bytes_at(offset.unwrap_or(writer.size()), bytes).await {
+        let offset = offset.unwrap_or(writer.size());
+        may_have(offset.saturating_add(bytes.len() as u64))?;
+        match writer.write_bytes_at(offset, bytes).await {
             Ok(()) => {
                 file.has(writer.size(), since_1970(SystemTime::now()));
                 Ok(())
@@ -265,7 +268,12 @@ impl Tree {
     }
 
     /// The file has a writer, and the handle counts as one that has written.
-    async fn begin_writing(&self, handle: &Handle, owner: files::Owner, gate: &mut Gate) -> Result<(), Errno> {
+    pub(crate) async fn begin_writing(
+        &self,
+        handle: &Handle,
+        owner: files::Owner,
+        gate: &mut Gate,
+    ) -> Result<(), Errno> {
         if !handle.writes {
             return Err(Errno::EBADF);
         }
@@ -292,6 +300,7 @@ impl Tree {
     }
 
     pub(crate) async fn set_size(&self, inode: Inode, size: u64, handle: Option<u64>) -> Result<(), Errno> {
+        may_have(size)?;
         if let Some(handle) = handle.and_then(|handle| self.files.handle(handle)).filter(|handle| handle.writes) {
             let mut gate = handle.file.gate.lock().await;
             self.begin_writing(&handle, None, &mut gate).await?;
@@ -493,7 +502,7 @@ impl Tree {
     }
 
     /// What was not committed is lost, and every handle that was open for writing stays failed.
-    fn failed(&self, file: &File, gate: &mut Gate, error: &client::Error) -> Errno {
+    pub(crate) fn failed(&self, file: &File, gate: &mut Gate, error: &client::Error) -> Errno {
         tracing::error!("{}: {error}", file.what);
         gate.generation += 1;
         gate.why = Some(errno(error));

@@ -2,29 +2,28 @@
 
 mod requests;
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
-use surgetank_pool::client::Stat;
 use surgetank_pool_core::locks::{Lock, Range};
-use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::value::Attributes;
 use tokio::runtime::Handle as Runtime;
 
 use crate::attributes::{STATE, kind, nanoseconds, special};
 use crate::content::Opened;
+use crate::directories::{Directories, directories, dots, listed, listing};
+use crate::holes::Allocate;
 use crate::locks::Ask;
 use crate::numbers::Numbers;
 use crate::tree::{Change, Tree};
@@ -33,19 +32,8 @@ use crate::tree::{Change, Tree};
 const LIVE: Duration = Duration::from_secs(1);
 /// Requests that the kernel may have in flight without somebody who waits for them.
 const BACKGROUND_MAX: u16 = 64;
-/// Entries that every directory has.
-const DOTS: u64 = 2;
 /// What the kernel may read ahead.
 const READ_AHEAD: u32 = 1 << 20;
-
-type Listing = Arc<Vec<(Name, Stat)>>;
-
-/// Directories that are open: what was in each when it was last read from its beginning.
-#[derive(Default)]
-struct Directories {
-    next: u64,
-    open: BTreeMap<u64, Listing>,
-}
 
 pub(crate) struct PoolFilesystem {
     runtime: Runtime,
@@ -57,10 +45,6 @@ impl PoolFilesystem {
     pub(crate) fn new(runtime: Runtime, tree: Arc<Tree>) -> Self {
         Self { runtime, tree, directories: Arc::default() }
     }
-}
-
-fn directories(of: &Mutex<Directories>) -> MutexGuard<'_, Directories> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn entry(tree: &Tree, reply: ReplyEntry, result: Result<FileAttr, Errno>) {
@@ -86,34 +70,6 @@ fn flags(opened: &Opened) -> FopenFlags {
         (false, true) => FopenFlags::FOPEN_KEEP_CACHE,
         (false, false) => FopenFlags::empty(),
     }
-}
-
-/// What is in a directory, with the cookies of its entries, from one of them on.
-fn listed(listing: &[(Name, Stat)], from: u64) -> impl Iterator<Item = (u64, &(Name, Stat))> {
-    let from = usize::try_from(from.saturating_sub(DOTS)).unwrap_or(usize::MAX).min(listing.len());
-    (from as u64 + DOTS + 1..).zip(&listing[from..])
-}
-
-/// The entries of every directory, as far as they were not read yet.
-fn dots(from: u64) -> impl Iterator<Item = (u64, &'static str)> {
-    (1..).zip([".", ".."]).skip(usize::try_from(from).unwrap_or(usize::MAX))
-}
-
-/// What the directory's handle is to show: fetched when it is read from its beginning.
-async fn listing(
-    tree: &Tree,
-    open: &Mutex<Directories>,
-    directory: INodeNo,
-    handle: FileHandle,
-    offset: u64,
-) -> Result<Listing, Errno> {
-    let known = directories(open).open.get(&handle.0).cloned();
-    if let Some(known) = known.filter(|_| offset > 0) {
-        return Ok(known);
-    }
-    let fetched: Listing = Arc::new(tree.entries(directory).await?);
-    directories(open).open.insert(handle.0, Arc::clone(&fetched));
-    Ok(fetched)
 }
 
 impl Filesystem for PoolFilesystem {
@@ -561,13 +517,27 @@ impl Filesystem for PoolFilesystem {
         &self,
         _request: &Request,
         _inode: INodeNo,
-        _handle: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::EOPNOTSUPP);
+        let Some(how) = Allocate::of(mode) else { return reply.error(Errno::EOPNOTSUPP) };
+        self.answer(async move |tree| empty(reply, tree.allocate(handle.0, (offset, length), how).await));
+    }
+
+    fn lseek(&self, _r: &Request, _inode: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let wants_hole = match whence {
+            libc::SEEK_DATA => false,
+            libc::SEEK_HOLE => true,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        self.answer(async move |tree| match tree.seek(handle.0, offset, wants_hole).await {
+            Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+            Err(errno) => reply.error(errno),
+        });
     }
 }
 

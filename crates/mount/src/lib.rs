@@ -10,11 +10,13 @@
 
 mod attributes;
 mod content;
+mod directories;
 mod errno;
 mod files;
 mod filesystem;
 #[cfg(test)]
 mod fixture;
+mod holes;
 mod locks;
 mod numbers;
 pub mod point;

@@ -14,6 +14,7 @@
 //! - [`repair`]: copies that are missing, and what a benefactor that returns has;
 //! - [`draining`]: which file goes to which target next, and which may leave the pool;
 //! - [`publishing`]: in which order the target sees what was committed;
+//! - [`runs`]: sets of numbers of which many follow each other;
 //! - [`written`]: which bytes of a chunk a session lays upon what others have committed.
 
 pub mod benefactor;
@@ -27,4 +28,5 @@ pub mod placement;
 pub mod planted;
 pub mod publishing;
 pub mod repair;
+pub mod runs;
 pub mod written;

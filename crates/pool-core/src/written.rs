@@ -5,23 +5,16 @@
 //! end of a file and what is written behind it are in the chunk, and count as nobody's.
 
 use crate::planted::{Bug, planted};
+use crate::runs::Runs;
 
-/// Bytes of a chunk: ranges in their order, with gaps between them, each from its first byte to the one behind its last.
+/// Bytes of a chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written(Vec<(u32, u32)>);
+pub struct Written(Runs);
 
 impl Written {
     /// Bytes are written, from the first to the one before `end`.
     pub fn add(&mut self, first: u32, end: u32) {
-        if first >= end {
-            return;
-        }
-        // Mostly what comes goes on where the last one has ended.
-        let from = self.0.partition_point(|(_, other)| *other < first);
-        let to = from + self.0[from..].partition_point(|(other, _)| *other <= end);
-        let joined =
-            self.0[from..to].iter().fold((first, end), |(first, end), (from, to)| (first.min(*from), end.max(*to)));
-        self.0.splice(from..to, [joined]);
+        self.0.add(first, end);
     }
 
     /// Zeros come between the end of the chunk and what is written next.
@@ -33,10 +26,7 @@ impl Written {
 
     /// The chunk is cut off.
     pub fn cut(&mut self, length: u32) {
-        self.0.retain(|(first, _)| *first < length);
-        if let Some((_, end)) = self.0.last_mut() {
-            *end = length.min(*end);
-        }
+        self.0.cut(length, u32::MAX);
     }
 
     /// Whether nothing is written.
@@ -48,13 +38,13 @@ impl Written {
     /// The byte behind the last one that is written; zero if none is.
     #[must_use]
     pub fn end(&self) -> u32 {
-        self.0.last().map_or(0, |(_, end)| *end)
+        self.0.runs().last().map_or(0, |(_, end)| *end)
     }
 
     /// Whether all of a chunk of this length is written.
     #[must_use]
     pub fn covers(&self, length: u32) -> bool {
-        length == 0 || self.0.first().is_some_and(|(first, end)| *first == 0 && *end >= length)
+        self.0.find(0, false).is_none_or(|end| end >= length)
     }
 
     /// A chunk of this length, with what is written of `ours` upon `theirs`, and zeros where neither has anything.
@@ -64,7 +54,7 @@ impl Written {
         let mut bytes = theirs[..theirs.len().min(length)].to_vec();
         bytes.resize(length, 0);
         let all = [(0, u32::try_from(ours.len()).unwrap_or(u32::MAX))];
-        let ranges = if planted(Bug::OverlayTakesAll) && !self.is_empty() { &all[..] } else { &self.0 };
+        let ranges = if planted(Bug::OverlayTakesAll) && !self.is_empty() { &all[..] } else { self.0.runs() };
         for (first, end) in ranges {
             let (first, end) = (*first as usize, (*end as usize).min(length).min(ours.len()));
             if first < end {

@@ -13,6 +13,16 @@ use crate::wire::{wire_enum, wire_struct};
 /// Bytes of a chunk, at most.
 pub const CHUNK: u64 = surgetank_pool_core::placement::CHUNK.get();
 
+/// Bytes that a mount lets a file have: each gibibyte of it is a record in the store.
+pub const FILE_MAX: u64 = 16 << 40;
+
+/// The bytes of a chunk that is a hole.
+pub(crate) const fn zeros() -> Bytes {
+    #[allow(clippy::cast_possible_truncation, reason = "a chunk is much smaller")]
+    static ZEROS: [u8; CHUNK as usize] = [0; CHUNK as usize];
+    Bytes::from_static(&ZEROS)
+}
+
 /// A table: of which group and version, and who sealed it.
 pub type TableOf = (GroupOf, Version, SessionId);
 

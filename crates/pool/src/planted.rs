@@ -56,3 +56,20 @@ pub mod writers {
         }
     }
 }
+
+/// Of holes of files.
+pub mod holes {
+    surgetank_model::plant_bugs! {
+        /// A bug that can be planted.
+        pub enum Bug {
+            /// A writer that catches up counts holes that are not committed as if they were.
+            LostInCatchUp,
+            /// What is written over a hole is, as long as it is not committed, over nothing.
+            FormerForgotten,
+            /// Holes count as nothing when it is chosen what one commit names.
+            AnyGroupsWait,
+            /// A hole that is punched is not committed at once.
+            PunchWaits,
+        }
+    }
+}

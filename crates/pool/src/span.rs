@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use surgetank_pool_core::runs::Runs;
+
 use crate::chunks::CHUNK;
 
 /// Bytes of the first group; each has twice as many as the one before, up to [`GROUP_MAX`]. A file of 4 GiB has eight.
@@ -24,12 +26,32 @@ pub const fn of_group(index: u32) -> (u64, u64) {
 /// The group that has a byte of a file, and the chunk in it.
 #[must_use]
 pub fn of_byte(offset: u64) -> (u32, u32) {
-    let mut group = 0;
+    let mut group = match offset.checked_sub(of_group(GROWING).0) {
+        Some(behind) => GROWING + u32::try_from(behind / GROUP_MAX).expect("no file is so long"),
+        None => 0,
+    };
     while of_group(group + 1).0 <= offset {
         group += 1;
     }
     let chunk = (offset - of_group(group).0) / CHUNK;
     (group, u32::try_from(chunk).expect("a group has at most 1024 chunks"))
+}
+
+/// Where the next hole of a file begins from an offset on, or the next chunk that is none, by the holes of its groups. The end of the file is
+/// a hole; there is nothing behind it.
+#[must_use]
+pub fn seek<'a>((size, offset): (u64, u64), wants_hole: bool, holes: impl Fn(u32) -> Option<&'a Runs>) -> Option<u64> {
+    let mut at = offset;
+    while at < size {
+        let (index, chunk) = of_byte(at);
+        let (first, room) = of_group(index);
+        let found = holes(index).unwrap_or(&Runs::NONE).find(chunk, wants_hole).filter(|found| *found < chunks(room));
+        at = match found.map(|found| first + u64::from(found) * CHUNK) {
+            Some(found) if found < size => return Some(offset.max(found)),
+            _ => first + room,
+        };
+    }
+    (wants_hole && offset < size).then_some(size)
 }
 
 /// How many chunks so many bytes take.
@@ -73,7 +95,23 @@ mod tests {
             assert_eq!(of_byte(first), (group, 0));
             assert_eq!(of_byte(end - 1), (group, u32::try_from(size / CHUNK).unwrap() - 1));
         }
+        assert_eq!(of_byte(of_group(5_000).0 + 1), (5_000, 0));
         assert_eq!(of_byte((4 << 30) - 1).0, 7);
+    }
+
+    #[test]
+    fn holes_are_found_from_any_byte_on() {
+        let mib = |mib: u64| mib * CHUNK;
+        // The first group has 64 chunks.
+        let holes = [Runs::from(3..64), Runs::from([0, 2])];
+        let find = |offset, wants_hole| seek((mib(68) + 5, offset), wants_hole, |index| holes.get(index as usize));
+        let expected = [mib(3), mib(3), mib(3) + 7, mib(66)].map(Some);
+        assert_eq!([0, mib(3), mib(3) + 7, mib(65)].map(|at| find(at, true)), expected);
+        assert_eq!(find(mib(67), true), Some(mib(68) + 5));
+        assert_eq!([7, mib(3), mib(66)].map(|at| find(at, false)), [Some(7), Some(mib(65)), Some(mib(67))]);
+        assert_eq!([true, false].map(|wants_hole| find(mib(68) + 5, wants_hole)), [None, None]);
+        assert_eq!(seek((mib(2), 5), false, |_| None), Some(5));
+        assert_eq!(seek((mib(64), mib(4)), false, |index| holes.get(index as usize)), None);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! How the words of `pool-core` are sent and stored.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
@@ -14,6 +13,7 @@ use surgetank_pool_core::meta::value::{
 };
 use surgetank_pool_core::meta::{Durability, FileState, Group, Kind, Name, Node, Value};
 use surgetank_pool_core::placement::{Column, Layout, Media, Place, Tier};
+use surgetank_pool_core::runs::Runs;
 
 use crate::span;
 use crate::wire::{Malformed, Wire, wire_enum, wire_struct};
@@ -112,17 +112,20 @@ const TORN: u8 = 1;
 const LINKS: u8 = 2;
 const BASE: u8 = 4;
 
-/// What the bytes of a group say beside their number: that chunks are absent, which follow.
+/// What the bytes of a group say beside their number: that chunks are absent, and that chunks are holes, which follow in this order.
 const ABSENT: u64 = 1 << 63;
+const HOLES: u64 = 1 << 62;
 
 impl Wire for Group {
     fn put(&self, out: &mut impl BufMut) {
         self.layout.put(out);
-        (self.bytes | if self.absent.is_empty() { 0 } else { ABSENT }).put(out);
+        let absent = if self.absent.is_empty() { 0 } else { ABSENT };
+        let holes = if self.holes.is_empty() { 0 } else { HOLES };
+        (self.bytes | absent | holes).put(out);
         self.digest.put(out);
         self.by.put(out);
-        if !self.absent.is_empty() {
-            runs(&self.absent).put(out);
+        for chunks in [&self.absent, &self.holes].into_iter().filter(|chunks| !chunks.is_empty()) {
+            chunks.runs().to_vec().put(out);
         }
     }
 
@@ -132,32 +135,31 @@ impl Wire for Group {
             bytes: Wire::take(from)?,
             digest: Wire::take(from)?,
             by: Wire::take(from)?,
-            absent: BTreeSet::new(),
+            absent: Runs::NONE,
+            holes: Runs::NONE,
         };
-        if group.bytes & ABSENT != 0 {
-            group.bytes &= !ABSENT;
-            for (first, end) in Vec::<(u32, u32)>::take(from)? {
-                // No chunk is behind the group's end, so that a few bytes make no large set.
-                if group.bytes > span::of_group(u32::MAX).1 || end > group.chunks() {
-                    return Err(Malformed);
-                }
-                group.absent.extend(first..end);
-            }
+        let flags = group.bytes & (ABSENT | HOLES);
+        group.bytes &= !(ABSENT | HOLES);
+        if flags & ABSENT != 0 {
+            group.absent = chunks_of(&group, from)?;
+        }
+        if flags & HOLES != 0 {
+            group.holes = chunks_of(&group, from)?;
         }
         Ok(group)
     }
 }
 
-/// Numbers that follow each other, as the first of them and the one behind the last.
-fn runs(numbers: &BTreeSet<u32>) -> Vec<(u32, u32)> {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for number in numbers.iter().copied() {
-        match runs.last_mut() {
-            Some((_, end)) if *end == number => *end += 1,
-            _ => runs.push((number, number + 1)),
+/// Some of a group's chunks, from their runs. None is behind the group's end.
+fn chunks_of(group: &Group, from: &mut Bytes) -> Result<Runs, Malformed> {
+    let mut chunks = Runs::NONE;
+    for (first, end) in Vec::<(u32, u32)>::take(from)? {
+        if group.bytes > span::of_group(u32::MAX).1 || end > group.chunks() {
+            return Err(Malformed);
         }
+        chunks.add(first, end);
     }
-    runs
+    Ok(chunks)
 }
 
 impl Wire for Node {
@@ -320,8 +322,17 @@ mod tests {
         ];
         let places = vec![Place { id: BenefactorId(9), incarnation: Incarnation(10) }];
         let layout = Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }] };
-        let group = Group { layout, bytes: 3 << 20, digest: 77, by: SessionId(12), absent: BTreeSet::new() };
+        let group =
+            Group { layout, bytes: 3 << 20, digest: 77, by: SessionId(12), absent: Runs::NONE, holes: Runs::NONE };
         let value = Value::Group(group.clone());
+        assert_eq!(Value::from_bytes(bytes.concat().into()), Ok(value.clone()));
+        assert_eq!(value.to_bytes(), bytes.concat());
+
+        // The same with an absent chunk.
+        let flagged = words(&[3 << 20 | 1 << 63]);
+        let run = [0_u32, 1].iter().flat_map(|number| number.to_le_bytes()).collect();
+        let bytes = [&bytes[..5], &[flagged], &bytes[6..], &[one.to_vec(), run]].concat();
+        let value = Value::Group(Group { absent: [0].into(), ..group.clone() });
         assert_eq!(Value::from_bytes(bytes.concat().into()), Ok(value.clone()));
         assert_eq!(value.to_bytes(), bytes.concat());
 
@@ -329,11 +340,19 @@ mod tests {
         for value in [
             Value::Node(Node { base: Some(base), ..node }),
             Value::Group(Group { absent: [0, 2].into(), ..group.clone() }),
+            Value::Group(Group { holes: [0, 2].into(), ..group.clone() }),
+            Value::Group(Group { absent: [0].into(), holes: [1, 2].into(), ..group.clone() }),
         ] {
             assert_eq!(Value::from_bytes(value.to_bytes().into()), Ok(value));
         }
         // Chunks behind its end are none.
-        let value = Value::Group(Group { absent: [5].into(), ..group });
-        assert_eq!(Value::from_bytes(value.to_bytes().into()), Err(Malformed));
+        for group in [Group { absent: [5].into(), ..group.clone() }, Group { holes: [3].into(), ..group.clone() }] {
+            assert_eq!(Value::from_bytes(Value::Group(group).to_bytes().into()), Err(Malformed));
+        }
+        // A gibibyte of zeros takes a few bytes.
+        let layout = Layout { columns: Vec::new() };
+        let value = Value::Group(Group { layout, bytes: 1 << 30, holes: Runs::from(0..1024), ..group });
+        assert!(value.to_bytes().len() < 50);
+        assert_eq!(Value::from_bytes(value.to_bytes().into()), Ok(value));
     }
 }

@@ -7,6 +7,7 @@ mod links;
 mod locks;
 mod posix;
 mod shared;
+mod sparse;
 mod tools;
 mod union;
 mod workload;

@@ -28,12 +28,12 @@ fn fsx_finds_nothing() {
     let pool = pool(3, 128);
     let mounted = Mounted::new(&pool, 2);
     let place = tempfile::tempdir().unwrap();
-    // Files of several chunks, and of a part of one. What the pool does not have is not asked for.
+    // Files of several chunks, of which holes are made, and of a part of one. What the pool does not have is not asked for.
     for (seed, length, operations) in [("1", 262_144, "1500"), ("2", 3_145_728, "400")] {
         let configuration = place.path().join("fsx.toml");
         let text = format!(
             "flen = {length}\n[opsize]\nmin = 1\nmax = {}\n[weights]\nclose_open = 1\ntruncate = 2\nfsync = 1\nfdatasync = 1\n\
-             mapread = 0\nmapwrite = 0\nread = 10\nwrite = 10\n",
+             punch_hole = 3\nposix_fallocate = 1\nmapread = 0\nmapwrite = 0\nread = 10\nwrite = 10\n",
             length / 4
         );
         std::fs::write(&configuration, text).unwrap();

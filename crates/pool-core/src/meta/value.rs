@@ -1,7 +1,5 @@
 //! What the store's keys stand for.
 
-use std::collections::BTreeSet;
-
 use surgetank_model::Bytes;
 
 use crate::id::{Domain, Inode, MountId, SessionId, Version};
@@ -9,6 +7,7 @@ use crate::locks::Ranges;
 use crate::meta::key::Name;
 use crate::placement::{CHUNK, Layout, Media, Place};
 use crate::planted::{Bug, planted};
+use crate::runs::Runs;
 
 /// When a commit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,8 +279,10 @@ pub struct Group {
     pub digest: u32,
     /// Who committed it: benefactors know its table by that and the version.
     pub by: SessionId,
-    /// Chunks that lie in the [`Base`] alone. Without columns in the layout all do.
-    pub absent: BTreeSet<u32>,
+    /// Chunks that lie in the [`Base`] alone. Without columns in the layout all but the holes do.
+    pub absent: Runs,
+    /// Chunks that are zeros and lie nowhere, whatever the base has there. Each is a whole chunk of the file.
+    pub holes: Runs,
 }
 
 impl Group {
@@ -291,15 +292,39 @@ impl Group {
         u32::try_from(self.bytes.div_ceil(CHUNK.get())).unwrap_or(u32::MAX)
     }
 
-    /// Whether the pool does not have a chunk of it.
+    /// Whether a chunk of it lies in the base alone.
     #[must_use]
     pub fn is_absent(&self, chunk: u32) -> bool {
-        self.layout.columns.is_empty() || self.absent.contains(&chunk)
+        !self.is_hole(chunk) && (self.layout.columns.is_empty() || self.absent.contains(chunk))
+    }
+
+    /// Whether a chunk of it is zeros and lies nowhere.
+    #[must_use]
+    pub fn is_hole(&self, chunk: u32) -> bool {
+        self.holes.contains(chunk)
+    }
+
+    /// Chunks that lie in the base alone.
+    #[must_use]
+    pub fn in_base(&self) -> Runs {
+        if !self.layout.columns.is_empty() {
+            return self.absent.clone();
+        }
+        let mut all = Runs::from(0..self.chunks());
+        all.cut_all(&self.holes);
+        all
+    }
+
+    /// Bytes of it that the pool has.
+    #[must_use]
+    pub fn staged(&self) -> u64 {
+        let elsewhere = self.in_base().len() + self.holes.len();
+        self.bytes.min(u64::from(self.chunks()).saturating_sub(elsewhere) * CHUNK.get())
     }
 
     /// Chunks that the pool has.
     pub fn present(&self) -> impl Iterator<Item = u32> {
-        (0..self.chunks()).filter(|chunk| !self.is_absent(*chunk))
+        (0..self.chunks()).filter(|chunk| !self.is_absent(*chunk) && !self.is_hole(*chunk))
     }
 }
 

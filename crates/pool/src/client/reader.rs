@@ -1,5 +1,6 @@
 //! Reads what is committed: from whichever copy answers, else from the target.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,6 +56,15 @@ impl Reader {
     #[must_use]
     pub const fn version(&self) -> Version {
         self.content.node.version
+    }
+
+    /// Where the next hole begins from an offset on, or the next chunk that is none; the end of the file is a hole. `None`: the file ends before.
+    /// What the target alone has counts as none.
+    #[must_use]
+    pub fn seek(&self, offset: u64, wants_hole: bool) -> Option<u64> {
+        let holes: BTreeMap<u32, _> =
+            self.content.groups.iter().map(|(index, _, group)| (*index, &group.holes)).collect();
+        span::seek((self.size(), offset), wants_hole, |index| holes.get(&index).copied())
     }
 
     /// Reads the chunk that has a byte: where it begins, and its bytes; `None` behind the end of the file.
@@ -136,6 +146,9 @@ impl Reader {
         let until = self.inner.until();
         loop {
             let (group, chunk) = (group_of(&self.content, offset), span::of_byte(offset).1);
+            if group.is_some_and(|(.., group)| group.is_hole(chunk)) {
+                return Ok(chunks::zeros());
+            }
             let group = group.filter(|(.., group)| !group.is_absent(chunk));
             let base = self.content.node.rests_on();
             let base = base.filter(|base| group.is_none_or(|(_, version, _)| version <= base.version));

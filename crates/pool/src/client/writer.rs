@@ -9,6 +9,7 @@
 //! is tried again: see [`shared`].
 
 mod base;
+mod holes;
 mod kept;
 mod part;
 mod shared;
@@ -24,6 +25,7 @@ use surgetank_pool_core::id::{BenefactorId, Inode, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply as Done};
 use surgetank_pool_core::meta::{FileState, Kind, Node};
 use surgetank_pool_core::placement::{Layout, Place, Stripe};
+use surgetank_pool_core::runs::Runs;
 use surgetank_pool_core::written::Written;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -51,7 +53,9 @@ struct Group {
     placed: Option<(Layout, Stripe)>,
     chunks: BTreeMap<u32, Chunk>,
     /// Chunks that the file's base alone has.
-    absent: BTreeSet<u32>,
+    absent: Runs,
+    /// Whole chunks that are zeros and lie nowhere.
+    holes: Runs,
     /// The version of the store that names it, and who committed that; its table may not have been read yet.
     committed: Option<(Version, SessionId)>,
     /// The store does not name it, and the base has it.
@@ -60,7 +64,7 @@ struct Group {
     known: bool,
     /// It differs from what the store has.
     changed: bool,
-    /// Chunks of it were cut off that the store still has.
+    /// Chunks of it that the store still has were cut off, or are holes now.
     is_cut: bool,
 }
 
@@ -181,10 +185,11 @@ impl Writer {
         for (index, version, stored) in content.groups {
             // What the file was cut off before has no bytes.
             let committed = (stored.bytes > 0).then_some((version, stored.by));
-            let absent = (0..stored.chunks()).filter(|chunk| stored.is_absent(*chunk)).collect();
+            let absent = stored.in_base();
             let known = stored.layout.columns.is_empty();
             let placed = placed(stored.layout);
-            self.groups.insert(index, Group { placed, absent, committed, known, ..Group::default() });
+            self.groups
+                .insert(index, Group { placed, absent, holes: stored.holes, committed, known, ..Group::default() });
         }
         self.node = Some(content.node);
     }
@@ -218,7 +223,7 @@ impl Writer {
         self.write_at(self.size(), bytes).await
     }
 
-    /// Writes anywhere. A gap behind the end is filled with zeros.
+    /// Writes anywhere. A gap behind the end is zeros: whole chunks of it are holes, which take no room.
     ///
     /// # Errors
     /// [`Error`]; all later calls fail with the same.
@@ -346,7 +351,7 @@ impl Writer {
             let (part, rest) = bytes.split_at(room);
             if part.len() as u64 == CHUNK {
                 let chunk = shared.map_or_else(|| Bytes::copy_from_slice(part), |shared| shared.slice_ref(part));
-                self.write_chunk(at, chunk, true).await?;
+                self.write_chunk(at, chunk).await?;
             } else {
                 self.write_part(at, part, true).await?;
             }
@@ -363,25 +368,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Fills it with zeros up to a size.
-    async fn fill(&mut self, size: u64) -> Result<(), Error> {
-        let mut chunk = Bytes::new();
-        while self.size < size {
-            let zeros = (size - self.size).min(CHUNK - self.size % CHUNK);
-            if zeros < CHUNK {
-                self.write_part(self.size, &vec![0; usize::try_from(zeros).unwrap_or_default()], false).await?;
-                continue;
-            }
-            if chunk.is_empty() {
-                chunk = vec![0; usize::try_from(CHUNK).unwrap_or_default()].into();
-            }
-            self.write_chunk(self.size, chunk.clone(), false).await?;
-        }
-        Ok(())
-    }
-
-    /// Writes all of a chunk; `counts`: it is no gap.
-    async fn write_chunk(&mut self, begins: u64, bytes: Bytes, counts: bool) -> Result<(), Error> {
+    /// Writes all of a chunk.
+    async fn write_chunk(&mut self, begins: u64, bytes: Bytes) -> Result<(), Error> {
         self.read = None;
         if self.current.as_ref().is_some_and(|current| current.begins == begins) {
             self.current = None;
@@ -389,7 +377,7 @@ impl Writer {
         self.stage_current().await?;
         self.size = self.size.max(begins + CHUNK);
         let mut written = Written::default();
-        count(&mut written, (0, bytes.len()), counts);
+        count(&mut written, (0, bytes.len()), true);
         self.stage(begins, Chunk::draft(bytes, written)).await
     }
 
@@ -451,8 +439,7 @@ impl Writer {
                     replaced
                 }
                 Some(former) => Some(Former::Stored(Box::new(former))),
-                None if group.absent.remove(&chunk) => Some(Former::Absent),
-                None => None,
+                None => group.take_former(chunk),
             };
             if fresh.bytes.is_some() && !is_kept {
                 self.kept.push_back((index, chunk));

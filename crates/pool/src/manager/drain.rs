@@ -149,15 +149,31 @@ fn extent(known: &[Of], base: Option<Base>) -> Option<(u64, Ranges)> {
         match named.get(&index) {
             None => of_base.push((first, first + bytes)),
             Some(group) => {
-                for chunk in (0..group.chunks()).filter(|chunk| group.is_absent(*chunk)) {
-                    let from = first + u64::from(chunk) * CHUNK;
-                    of_base.push((from, (first + bytes).min(from + CHUNK)));
-                }
+                of_base.extend(group.in_base().runs().iter().map(|(from, to)| {
+                    (first + u64::from(*from) * CHUNK, (first + bytes).min(first + u64::from(*to) * CHUNK))
+                }));
             }
         }
         end = first + bytes;
     }
     None
+}
+
+/// Where the holes of groups are, in order.
+fn holes(groups: &[Of]) -> Ranges {
+    let mut ranges = Ranges::new();
+    for (index, _, group) in groups {
+        let first = span::of_group(*index).0;
+        ranges.extend(
+            group
+                .holes
+                .runs()
+                .iter()
+                .map(|(from, to)| (first + u64::from(*from) * CHUNK, first + u64::from(*to) * CHUNK)),
+        );
+    }
+    ranges.sort_unstable();
+    ranges
 }
 
 /// Opens what a file rests on: its draft, or what was published last, where the change is to put a later version in its place. If that may be
@@ -201,6 +217,9 @@ async fn write(
         Some(draft) => on_target(target, move |target| target.begin_from(&file, (inode, draft), size)).await?,
         None => on_target(target, move |target| target.begin(&file, mode)).await?,
     }
+    // What a draft of its own has there, or a base, does not count.
+    let (holes, file) = (holes(groups), part.to_owned());
+    on_target(target, move |target| target.zero(&file, &holes)).await?;
     let has_base = own.is_some() || from.is_some();
     let from = from.map(Arc::new);
     let copy = async |ranges: Ranges| {

@@ -99,7 +99,7 @@ impl Repairs {
         let moved = group.layout.columns.iter_mut().enumerate().filter(|(at, _)| columns.contains(at));
         let places = moved.flat_map(|(_, column)| &mut column.places);
         places.filter(|place| **place == from).for_each(|place| *place = to);
-        self.repair.group(of, &group.layout, Bytes::new(group.bytes));
+        self.repair.group(of, &group.layout, Bytes::new(group.staged()));
     }
 
     /// Has damaged chunks of a benefactor fetched anew, from other copies.
@@ -220,7 +220,7 @@ impl Repairs {
             if self.groups.get(of).is_none_or(|known| known.layout != group.layout) {
                 // One that is not known may have died before this manager began.
                 group.layout.places().into_iter().for_each(|place| manager.members.suspect(place));
-                self.repair.group(*of, &group.layout, Bytes::new(group.bytes));
+                self.repair.group(*of, &group.layout, Bytes::new(group.staged()));
             }
         }
         self.groups = groups;

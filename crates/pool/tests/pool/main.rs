@@ -21,6 +21,7 @@ mod publishers;
 mod scrub;
 mod security;
 mod shared_writers;
+mod sparse;
 mod ssd;
 mod store;
 mod support;

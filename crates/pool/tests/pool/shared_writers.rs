@@ -191,6 +191,28 @@ fn sessions_share_a_file_of_several_groups() {
 }
 
 #[test]
+fn a_chunk_that_is_being_written_is_whole_after_others_have_committed_elsewhere() {
+    run(async {
+        let pool = lasting(1, 3, 192);
+        let (one, two) = (pool.client(2).await, pool.client(2).await);
+        // The first group has 64 MiB.
+        let mut content = bytes(1, 65 * MIB);
+        write(&one, "file", &content).await.unwrap();
+        let (mut first, mut second) = (one.append("file").await.unwrap(), two.append("file").await.unwrap());
+        first.write_at(5, b"first").await.unwrap();
+        second.write_at(64 * MIB as u64 + 5, b"second").await.unwrap();
+        second.sync().await.unwrap();
+        first.refresh().await.unwrap();
+        first.sync().await.unwrap();
+        content[5..10].copy_from_slice(b"first");
+        content[64 * MIB + 5..64 * MIB + 11].copy_from_slice(b"second");
+        same("both", &read(&two, "file").await.unwrap(), &content);
+        first.close().await.unwrap();
+        second.close().await.unwrap();
+    });
+}
+
+#[test]
 fn a_session_that_dies_loses_only_what_it_had_not_synced() {
     run(async {
         for seed in 0..3 {

@@ -1,7 +1,5 @@
 //! Operations on what files contain.
 
-use std::collections::BTreeSet;
-
 use super::recorder::{Recorder, Stop};
 use super::{PublicationEnd, Refusal, Reply, Taken};
 use crate::id::{Inode, MountId, SessionId, Version};
@@ -10,6 +8,7 @@ use crate::meta::store::{Compare, Lease, Stored};
 use crate::meta::value::{Base, Change, FileState, Group, Kind, Node, Placed, Times, Value};
 use crate::placement::{Layout, Place};
 use crate::planted::{Bug, planted};
+use crate::runs::Runs;
 
 type Answer = Result<Reply, Stop>;
 
@@ -328,9 +327,9 @@ impl Recorder<'_> {
                 return Err(Refusal::Version(node.version).into());
             }
             let mut group = Group { digest: taken.digest, ..group.clone() };
-            group.absent.extend(&taken.chunks);
+            taken.chunks.iter().for_each(|chunk| group.absent.insert(*chunk));
             if group.present().next().is_none() {
-                (group.layout, group.absent) = (Layout { columns: Vec::new() }, BTreeSet::new());
+                (group.layout, group.absent) = (Layout { columns: Vec::new() }, Runs::NONE);
             }
             self.put(key, Value::Group(group));
         }

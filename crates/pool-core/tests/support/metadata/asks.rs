@@ -1,6 +1,6 @@
 //! What clients ask for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, SessionId, Version};
 use surgetank_pool_core::meta::operation::Operation;
@@ -8,6 +8,8 @@ use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::{Attributes, Value};
 use surgetank_pool_core::meta::{Group, Key, Name};
 use surgetank_pool_core::placement::{Column, Layout, Place, Tier};
+
+use surgetank_pool_core::runs::Runs;
 
 use super::World;
 use crate::support::namespace::ROOT;
@@ -107,7 +109,8 @@ impl World {
             bytes: 0,
             digest: u32::try_from(self.random.below(1 << 30)).unwrap_or_default(),
             by: SessionId(0),
-            absent: BTreeSet::new(),
+            absent: Runs::NONE,
+            holes: Runs::NONE,
         }
     }
 }

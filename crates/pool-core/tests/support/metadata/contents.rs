@@ -6,11 +6,14 @@ use surgetank_pool_core::id::{Inode, Version};
 use surgetank_pool_core::meta::operation::{Operation, Taken};
 use surgetank_pool_core::meta::value::{Base, Value};
 use surgetank_pool_core::meta::{Group, Key, Node, Prefix, Role, Stored};
-use surgetank_pool_core::placement::CHUNK;
+use surgetank_pool_core::placement::{CHUNK, Layout};
 use surgetank_pool_core::publishing::Draft;
+use surgetank_pool_core::runs::Runs;
 
 use super::{MOUNT, World};
 
+/// The writing of a hole.
+const ZEROS: u64 = 0;
 /// Chunks of each group.
 pub(super) const CHUNKS: u32 = 3;
 
@@ -73,15 +76,26 @@ impl World {
             let is_absent = newest.as_ref().is_none_or(|(_, newest)| newest.is_absent(chunk));
             if kept.is_some() && is_absent {
                 group.absent.insert(chunk);
+            } else if kept == Some(ZEROS) || kept.is_none() && self.random.chance(0.2) {
+                // As a hole it replaces whatever the base has there.
+                group.holes.insert(chunk);
+                writings.push(ZEROS);
+                continue;
             }
             self.contents.writings += 1;
             writings.push(kept.unwrap_or(self.contents.writings));
         }
         group.bytes = u64::from(CHUNKS) * CHUNK.get();
         if group.present().next().is_none() {
-            group.absent.remove(&0);
-            self.contents.writings += 1;
-            writings[0] = self.contents.writings;
+            if self.random.chance(0.5) {
+                // Nothing of it is in the pool.
+                (group.layout, group.absent) = (Layout { columns: Vec::new() }, Runs::NONE);
+            } else {
+                group.absent.remove(0);
+                group.holes.remove(0);
+                self.contents.writings += 1;
+                writings[0] = self.contents.writings;
+            }
         }
         self.contents.of.insert(group.digest, writings);
     }
@@ -219,6 +233,12 @@ impl World {
             }
             for chunk in 0..CHUNKS {
                 let writing = self.contents.of[digest][chunk as usize];
+                if let Some(group) = group.filter(|group| group.is_hole(chunk)) {
+                    if writing != ZEROS {
+                        return Err(format!("chunk {chunk} of {inode} {version:?} is a hole: {group:?}"));
+                    }
+                    continue;
+                }
                 match group.is_none_or(|group| group.is_absent(chunk)) {
                     true if self.at_base(inode, base, (*index, chunk)) != Some(writing) => {
                         return Err(format!(

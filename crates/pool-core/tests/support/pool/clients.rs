@@ -1,6 +1,6 @@
 //! Sessions that create, write, sync, read, rename and unlink.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use surgetank_model::{Bytes, Instant};
@@ -12,6 +12,8 @@ use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::{Group, Value};
 use surgetank_pool_core::meta::{Key, Name, Prefix};
 use surgetank_pool_core::placement::{Candidate, Media, Place, Request, place, substitute};
+
+use surgetank_pool_core::runs::Runs;
 
 use super::nodes::ToNode;
 use super::oracle::{Policy, Reading};
@@ -379,7 +381,7 @@ impl World {
                         let digest = u32::try_from(self.oracle.tables.len()).unwrap_or_default();
                         let bytes = table.len() as u64 * u64::from(CHUNK);
                         self.oracle.tables.push(table);
-                        (index, Group { layout, bytes, digest, by: session, absent: BTreeSet::new() })
+                        (index, Group { layout, bytes, digest, by: session, absent: Runs::NONE, holes: Runs::NONE })
                     });
                     let (groups, on) = (groups.collect(), (on, 0));
                     let commit = Operation::Commit { inode, session, on, size, groups, close: None };

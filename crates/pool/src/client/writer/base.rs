@@ -1,18 +1,17 @@
 //! What the pool does not have of a file that is written: it is read from the file at the target on which the newest commit rests.
 
-use std::collections::BTreeSet;
-
 use bytes::Bytes;
 use surgetank_pool_core::meta::operation::Refusal;
 use surgetank_pool_core::meta::value::Base;
 use surgetank_pool_core::placement::{Layout, Place, Stripe};
+use surgetank_pool_core::runs::Runs;
 
 use tokio::time::Instant;
 
 use super::super::reader::AtTarget;
 use super::super::{Error, LOOK};
 use super::part::Former;
-use super::{Group, Writer};
+use super::{Chunk, Group, Writer};
 use crate::chunks::CHUNK;
 use crate::manager::Content;
 use crate::span;
@@ -34,7 +33,7 @@ pub(super) fn places(placed: Option<&(Layout, Stripe)>) -> Vec<Place> {
 impl Group {
     /// A group that the base alone has, of so many bytes.
     pub(super) fn of_base(bytes: u64) -> Self {
-        Self { absent: (0..span::chunks(bytes)).collect(), known: true, of_base: true, ..Self::default() }
+        Self { absent: Runs::from(0..span::chunks(bytes)), known: true, of_base: true, ..Self::default() }
     }
 }
 
@@ -128,12 +127,14 @@ impl Writer {
             let Some(group) = self.groups.get_mut(&index) else { continue };
             let Some(committed) = group.committed else { continue };
             let stored = content.groups.iter().find(|(of, version, by)| (*of, (*version, by.by)) == (index, committed));
-            let gone: BTreeSet<u32> = match stored {
-                Some((.., stored)) => (0..stored.chunks()).filter(|chunk| stored.is_absent(*chunk)).collect(),
-                None => (0..all).collect(),
+            let mut gone = match stored {
+                Some((.., stored)) => stored.in_base(),
+                None => Runs::from(0..all),
             };
             if !group.known {
                 group.known = stored.is_none_or(|(.., stored)| stored.layout.columns.is_empty());
+                // The base has zeros there.
+                gone.cut_all(&group.holes);
                 group.absent = gone;
                 if group.known {
                     // Nobody has it any more.
@@ -141,9 +142,10 @@ impl Writer {
                 }
                 continue;
             }
-            for chunk in gone {
+            for chunk in gone.iter() {
                 match group.chunks.get_mut(&chunk) {
                     // What was written over since is here.
+                    Some(Chunk { draft: true, former: Some(Former::Hole), .. }) => {}
                     Some(written) if written.draft => written.former = Some(Former::Absent),
                     Some(_) => {
                         group.chunks.remove(&chunk);

@@ -18,6 +18,7 @@ use super::super::{Error, LOOK};
 use super::base::places;
 use super::{Chunk, Group, Writer};
 use crate::chunks::{self, CHUNK, Draft};
+use crate::planted::holes;
 use crate::planted::writers::{Bug, planted};
 
 /// Groups that one commit may name: each takes a part of the store's transaction.
@@ -113,9 +114,12 @@ impl Writer {
         over == 0
     }
 
-    /// Whether a commit would name very many groups into which something was written.
+    /// Whether a commit would name very many groups into which something was written, or that have holes.
     pub(super) fn is_wide(&self) -> bool {
-        let is_written = |group: &&Group| group.changed && group.chunks.values().any(|chunk| chunk.draft);
+        let is_written = |group: &&Group| {
+            let has_holes = !group.holes.is_empty() && !holes::planted(holes::Bug::AnyGroupsWait);
+            group.changed && (has_holes || group.chunks.values().any(|chunk| chunk.draft))
+        };
         let may_be = self.groups.len() > GROUPS_MAX && !planted(Bug::AnyGroupsWait);
         may_be && self.groups.values().filter(is_written).count() > GROUPS_MAX
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use surgetank_pool_core::id::BenefactorId;
 use surgetank_pool_core::meta::operation::Refusal;
 use surgetank_pool_core::placement::{Layout, Stripe};
+use surgetank_pool_core::runs::Runs;
 
 use super::super::Error;
 use super::{Chunk, Group, Writer};
@@ -23,6 +24,8 @@ pub(super) enum Former {
     Stored(Box<Chunk>),
     /// The file's base has it.
     Absent,
+    /// It is zeros, and lies nowhere.
+    Hole,
 }
 
 /// What is not committed with the rest.
@@ -31,6 +34,8 @@ struct Aside {
     chunks: Vec<((u32, u32), Chunk)>,
     /// Where their groups lie.
     placed: BTreeMap<u32, (Layout, Stripe)>,
+    /// Those of each group behind the end of what is committed.
+    holes: Vec<(u32, Runs)>,
     /// Groups that stay as they are committed.
     groups: Vec<u32>,
     size: u64,
@@ -48,7 +53,7 @@ impl Group {
         self.chunks.iter().all(|(number, chunk)| match (chunk.draft, &chunk.former) {
             _ if self.has_all(*number, &chunk.at) => true,
             (true, Some(Former::Stored(former))) => self.has_all(*number, &former.at),
-            (true, Some(Former::Absent) | None) => true,
+            (true, Some(Former::Absent | Former::Hole) | None) => true,
             (false, _) => false,
         })
     }
@@ -106,6 +111,7 @@ impl Writer {
                 let length = match &chunk.former {
                     Some(Former::Stored(former)) => u64::from(former.length),
                     Some(Former::Absent) => CHUNK.min(self.committed.saturating_sub(begins)),
+                    Some(Former::Hole) => CHUNK,
                     None => 0,
                 };
                 if length < u64::from(chunk.length) {
@@ -123,7 +129,13 @@ impl Writer {
                 .map(|(number, _)| *number)
                 .collect();
             behind.into_iter().for_each(|number| aside.take(group, (*index, number)));
-            if group.changed && !group.is_cut && group.chunks.values().all(|chunk| !chunk.draft) {
+            let holes = group.holes.split_off(span::chunks(end.saturating_sub(first)));
+            if !holes.is_empty() {
+                aside.holes.push((*index, holes));
+            }
+            let is_extended = group.holes.find(span::chunks(self.committed.saturating_sub(first)), true).is_some();
+            let stays = !group.is_cut && !is_extended;
+            if group.changed && stays && group.chunks.values().all(|chunk| !chunk.draft) {
                 group.changed = false;
                 aside.groups.push(*index);
             }
@@ -140,6 +152,12 @@ impl Writer {
         let length: u64 = aside.chunks.iter().map(|(_, chunk)| u64::from(chunk.length)).sum();
         self.uncommitted = if committed { length } else { aside.uncommitted };
         self.size = aside.size;
+        for (index, holes) in aside.holes {
+            if let Some(group) = self.groups.get_mut(&index) {
+                group.holes.add_all(&holes);
+                group.changed = true;
+            }
+        }
         for ((index, number), mut chunk) in aside.chunks {
             let Some(group) = self.groups.get_mut(&index) else { continue };
             // A group of which nothing was committed has forgotten it.
@@ -147,8 +165,7 @@ impl Writer {
             group.placed = group.placed.take().or_else(placed);
             chunk.former = match group.chunks.remove(&number) {
                 Some(former) => Some(Former::Stored(Box::new(former))),
-                None if group.absent.remove(&number) => Some(Former::Absent),
-                None => None,
+                None => group.take_former(number),
             };
             if committed && chunk.bytes.is_some() {
                 self.kept.push_back((index, number));
@@ -170,7 +187,8 @@ impl Aside {
         let Some(mut chunk) = group.chunks.remove(&number) else { return };
         match chunk.former.take() {
             Some(Former::Stored(former)) => drop(group.chunks.insert(number, *former)),
-            Some(Former::Absent) => drop(group.absent.insert(number)),
+            Some(Former::Absent) => group.absent.insert(number),
+            Some(Former::Hole) => group.holes.insert(number),
             None => {}
         }
         if let Some(placed) = &group.placed {

@@ -23,6 +23,7 @@ use super::part::Former;
 use super::{Chunk, Current, Error, Writer};
 use crate::chunks::CHUNK;
 use crate::manager::Content;
+use crate::planted::holes;
 use crate::planted::writers::{Bug, planted};
 use crate::span;
 
@@ -149,8 +150,7 @@ impl Writer {
                     self.withdrawn.extend(former.writings());
                 }
                 Some(former) => chunk.former = Some(Former::Stored(Box::new(former))),
-                None if group.absent.remove(&number) => chunk.former = Some(Former::Absent),
-                None => {}
+                None => chunk.former = group.take_former(number),
             }
             group.chunks.insert(number, chunk);
         }
@@ -161,7 +161,8 @@ impl Writer {
                 let Some(chunk) = group.chunks.remove(&number) else { continue };
                 match &chunk.former {
                     Some(Former::Stored(former)) => drop(group.chunks.insert(number, former.as_ref().clone())),
-                    Some(Former::Absent) => drop(group.absent.insert(number)),
+                    Some(Former::Absent) => group.absent.insert(number),
+                    Some(Former::Hole) => group.holes.insert(number),
                     None => {}
                 }
                 let of = group.committed.filter(|_| !group.is_cut);
@@ -185,8 +186,11 @@ impl Writer {
             let is_same = group.committed.is_some() && group.committed == fresh.committed && layouts[0] == layouts[1];
             // Its table need not be read again.
             if is_same && group.known && !group.is_cut && !fresh.known {
-                group.chunks.retain(|number, _| !fresh.absent.contains(number));
+                group.chunks.retain(|number, _| !fresh.absent.contains(*number));
                 (group.changed, group.absent) = (false, std::mem::take(&mut fresh.absent));
+                if !holes::planted(holes::Bug::LostInCatchUp) {
+                    group.holes = std::mem::take(&mut fresh.holes);
+                }
                 *fresh = group;
             }
         }

@@ -9,6 +9,9 @@ use crate::chunks::CHUNK;
 use crate::planted::writers::{Bug, planted};
 use crate::span;
 
+/// Groups that a commit may cut off.
+const GROUPS_CUT: u32 = 16;
+
 impl Writer {
     /// Reads bytes of the file as it is here, with what is not committed; fewer only at its end, and at the end of a chunk.
     ///
@@ -43,8 +46,8 @@ impl Writer {
         Ok(chunk.slice(at(offset)..at(end)))
     }
 
-    /// Cuts the file off, or fills it with zeros up to a size. What was committed is cut off at once, for every session: what others
-    /// commit afterwards is on top of that.
+    /// Cuts the file off, or fills it with zeros up to a size: whole chunks of them are holes, which take no room. What was committed is cut off
+    /// at once, for every session: what others commit afterwards is on top of that.
     ///
     /// # Errors
     /// [`Error`]; all later calls fail with the same.
@@ -65,6 +68,13 @@ impl Writer {
         if size >= self.size {
             self.grown = self.grown.max(size);
             return self.fill(size).await;
+        }
+        // One commit names no more groups than a transaction takes.
+        while span::of_byte(self.size - 1).0 > span::of_byte(size).0 + GROUPS_CUT {
+            let last = span::of_byte(self.size - 1).0;
+            self.cut_off(span::of_group(last - GROUPS_CUT).0).await?;
+            self.grown = self.size;
+            self.commit_once(false, None).await?;
         }
         let is_committed = size < self.cut.map_or(self.committed, |cut| cut.min(self.committed));
         self.cut_off(size).await?;
@@ -113,17 +123,19 @@ impl Writer {
             // The base would be taken for what a group has that was cut off before.
             let in_base = self.in_base(index).is_some();
             let Some(group) = self.groups.get_mut(&index) else { continue };
+            let is_unknown = group.committed.is_some() && !group.known;
             group.known = true;
             let dropped = group.chunks.split_off(&stay);
-            let left = group.absent.split_off(&stay);
-            group.changed |= !dropped.is_empty() || !left.is_empty() || group.committed.is_some();
+            let left = [group.absent.split_off(stay), group.holes.split_off(stay)];
+            let drops = !dropped.is_empty() || left.iter().any(|left| !left.is_empty());
+            group.changed |= drops || is_unknown;
             group.is_cut |= group.committed.is_some() || group.of_base;
             for chunk in dropped.into_values().filter(|chunk| chunk.draft) {
                 self.uncommitted -= u64::from(chunk.length);
                 self.withdrawn.extend(chunk.writings());
             }
             let is_in_store = group.committed.is_some() || in_base;
-            if group.chunks.is_empty() && group.absent.is_empty() && !is_in_store {
+            if group.chunks.is_empty() && group.absent.is_empty() && group.holes.is_empty() && !is_in_store {
                 self.groups.remove(&index);
             }
         }

@@ -10,6 +10,7 @@ use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table}
 use surgetank_pool_core::id::BenefactorId;
 use surgetank_pool_core::meta::Group as Stored;
 use surgetank_pool_core::placement::{Layout, Media, Place};
+use surgetank_pool_core::runs::Runs;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -153,7 +154,8 @@ impl Writer {
         let Some((version, by)) = group.committed else { return Ok(lacking) };
         let of = (GroupOf { inode: self.inode, group: index }, version, by);
         let ticket = self.inner.ticket(self.inode).await;
-        let (mut chunks, absent) = (BTreeMap::<u32, Chunk>::new(), group.absent.clone());
+        let (mut chunks, mut elsewhere) = (BTreeMap::<u32, Chunk>::new(), group.absent.clone());
+        elsewhere.add_all(&group.holes);
         for place in group.places() {
             let get = Get { incarnation: place.incarnation, of, chunk: 0, ticket: ticket.clone() };
             match self.inner.ask_benefactor(place.id, chunks::Request::Table(get), ANSWER).await {
@@ -171,9 +173,9 @@ impl Writer {
             }
         }
         // A table names what has left the pool until it is sealed again.
-        chunks.retain(|number, _| !absent.contains(number));
+        chunks.retain(|number, _| !elsewhere.contains(*number));
         for number in 0..span::chunks(self.committed_in(index)) {
-            if !chunks.contains_key(&number) && !absent.contains(&number) {
+            if !chunks.contains_key(&number) && !elsewhere.contains(number) {
                 let (path, offset) = (self.path.clone(), span::of_group(index).0 + u64::from(number) * CHUNK);
                 let why = "no benefactor that has it answers".to_owned();
                 return Err((Error::Unreadable { path, offset, why }, forever));
@@ -188,6 +190,10 @@ impl Writer {
     /// What a chunk is now: written here, or committed.
     pub(super) async fn base(&mut self, begins: u64) -> Result<Bytes, Error> {
         let (index, chunk) = span::of_byte(begins);
+        // Also if nobody of its group can be reached.
+        if self.groups.get(&index).is_some_and(|group| group.holes.contains(chunk)) {
+            return Ok(chunks::zeros());
+        }
         self.group(index).await?;
         self.bytes_of(index, chunk).await
     }
@@ -210,13 +216,13 @@ impl Writer {
                 let (draft, places) = (draft.clone(), group.places());
                 return self.bytes_of_draft(draft, places, begins).await;
             }
-            if group.absent.contains(&chunk) {
+            if group.absent.contains(chunk) {
                 return self.read_base(begins).await;
             }
             let Some((version, by)) = group.committed else { return Err(unreadable(&self.path, never())) };
             let layout = moved_to.clone().or_else(|| group.placed.as_ref().map(|(layout, _)| layout.clone()));
             let Some(layout) = layout else { return Err(unreadable(&self.path, never())) };
-            let stored = Stored { layout, bytes: 0, digest: 0, by, absent: BTreeSet::new() };
+            let stored = Stored { layout, bytes: 0, digest: 0, by, absent: Runs::NONE, holes: Runs::NONE };
             let failed = match read_chunk(&self.inner, self.inode, (index, version, &stored), chunk).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(failed) => failed,
@@ -443,14 +449,18 @@ impl Writer {
         let stored = changed.map(|(index, group)| {
             let (present, digest) = span::digest(group.chunks.values().map(|chunk| (chunk.length, chunk.crc)));
             let first = span::of_group(*index).0;
-            let length = |chunk: &u32| CHUNK.min(self.size.saturating_sub(first + u64::from(*chunk) * CHUNK));
-            let bytes = present + group.absent.iter().map(length).sum::<u64>();
+            let length = |(begins, ends): &(u32, u32)| {
+                let end = (u64::from(*ends) * CHUNK).min(self.size.saturating_sub(first));
+                end.saturating_sub(u64::from(*begins) * CHUNK)
+            };
+            let elsewhere = group.absent.runs().iter().map(length).sum::<u64>() + group.holes.len() * CHUNK;
             // What a group lacks lies nowhere, or in the base as a whole.
             let (layout, absent) = match &group.placed {
                 Some((layout, _)) if !group.chunks.is_empty() => (layout.clone(), group.absent.clone()),
-                _ => (Layout { columns: Vec::new() }, BTreeSet::new()),
+                _ => (Layout { columns: Vec::new() }, Runs::NONE),
             };
-            (*index, Stored { layout, bytes, digest, by: self.inner.session, absent })
+            let (bytes, by, holes) = (present + elsewhere, self.inner.session, group.holes.clone());
+            (*index, Stored { layout, bytes, digest, by, absent, holes })
         });
         stored.collect()
     }

@@ -6,6 +6,8 @@ use std::io::{Error, ErrorKind, Result, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use surgetank_pool_core::id::{Inode, MountId};
 use surgetank_pool_core::meta::value::{Change, Placed};
 
@@ -75,24 +77,54 @@ impl Target {
         }
     }
 
-    /// Copies ranges of a file to the same places of another, flushed.
-    #[allow(clippy::unused_self, reason = "it is work on a target")]
+    /// Copies ranges of a file to the same places of another, flushed. What is a hole in one is zeros in the other.
     pub(in crate::manager) fn copy(&self, from: &File, to: &Path, ranges: &[(u64, u64)]) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
         }
-        let mut to = OpenOptions::new().write(true).open(to)?;
-        for (first, end) in ranges {
-            let mut from = from;
-            from.seek(SeekFrom::Start(*first))?;
-            to.seek(SeekFrom::Start(*first))?;
-            let copied = std::io::copy(&mut std::io::Read::take(from, end - first), &mut to)?;
-            if copied != end - first {
-                let sentence = format!("what was published ends before byte {end}");
-                return Err(Error::new(ErrorKind::UnexpectedEof, sentence));
+        let (length, mut holes) = (from.metadata()?.len(), Vec::new());
+        let mut file = OpenOptions::new().write(true).open(to)?;
+        for (first, end) in ranges.iter().copied() {
+            let mut at = first;
+            while at < end.min(length) {
+                let data = found_at(rustix::fs::seek(from, rustix::fs::SeekFrom::Data(at)), at, end);
+                if at < data {
+                    holes.push((at, data));
+                }
+                at = found_at(rustix::fs::seek(from, rustix::fs::SeekFrom::Hole(data)), end, end).max(data);
+                let mut from = from;
+                from.seek(SeekFrom::Start(data))?;
+                file.seek(SeekFrom::Start(data))?;
+                let copied = std::io::copy(&mut std::io::Read::take(from, at - data), &mut file)?;
+                if copied != at - data {
+                    return Err(too_short(end));
+                }
+            }
+            if length < end {
+                return Err(too_short(end));
             }
         }
-        to.sync_data()
+        self.zero(to, &holes)?;
+        file.sync_data()
+    }
+
+    /// Has ranges of a file, which are in order, read as zeros: as holes, if its file system has some.
+    #[allow(clippy::unused_self, reason = "it is work on a target")]
+    pub(in crate::manager) fn zero(&self, at: &Path, ranges: &[(u64, u64)]) -> Result<()> {
+        let Some((_, last)) = ranges.last() else { return Ok(()) };
+        let file = OpenOptions::new().write(true).open(at)?;
+        let length = file.metadata()?.len();
+        for (first, end) in ranges.iter().copied().filter(|(first, _)| *first < length) {
+            let bytes = end.min(length) - first;
+            match fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, first, bytes) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    (&file).seek(SeekFrom::Start(first))?;
+                    std::io::copy(&mut std::io::Read::take(std::io::repeat(0), bytes), &mut &file)?;
+                }
+                punched => punched?,
+            }
+        }
+        if length < *last { file.set_len(*last) } else { Ok(()) }
     }
 
     /// The drafts that are there.
@@ -112,5 +144,51 @@ impl Target {
     /// Removes a draft on which nothing rests.
     pub(in crate::manager) fn remove_draft(&self, inode: Inode, draft: u64) -> Result<()> {
         remove(&self.draft(inode, draft))
+    }
+}
+
+/// Where data or a hole was found, before `end`; a file system that does not say where has it at `else_at`.
+fn found_at(found: rustix::io::Result<u64>, else_at: u64, end: u64) -> u64 {
+    match found {
+        Ok(found) => found.min(end),
+        // There is none behind.
+        Err(Errno::NXIO) => end,
+        Err(_) => else_at,
+    }
+}
+
+fn too_short(end: u64) -> Error {
+    Error::new(ErrorKind::UnexpectedEof, format!("what was published ends before byte {end}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use surgetank_pool_core::id::Revision;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_has_the_holes_of_what_is_copied() {
+        const MIB: u64 = 1 << 20;
+        let directory = tempfile::tempdir().unwrap();
+        let target = Target::new(directory.path().to_owned(), MountId(1), Revision(1));
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        let file = File::create_new(&from).unwrap();
+        file.write_all_at(b"in the middle", 40 * MIB + 5).unwrap();
+        file.set_len(80 * MIB + 3).unwrap();
+        std::fs::write(&to, vec![7; 3 << 20]).unwrap();
+        let from = File::open(&from).unwrap();
+        target.copy(&from, &to, &[(2 * MIB, 41 * MIB), (79 * MIB, 80 * MIB + 3)]).unwrap();
+        let found = std::fs::read(&to).unwrap();
+        let mut expected = vec![0; (80 << 20) + 3];
+        expected[..2 << 20].fill(7);
+        let at = (40 << 20) + 5;
+        expected[at..at + 13].copy_from_slice(b"in the middle");
+        assert!(found == expected);
+        assert!(std::fs::metadata(&to).unwrap().blocks() * 512 <= 4 * MIB);
+        let error = target.copy(&from, &to, &[(0, 90 * MIB)]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     }
 }
