@@ -64,18 +64,14 @@ impl Recorder<'_> {
     }
 
     pub(super) fn set_attributes(&mut self, inode: Inode, attributes: &Attributes, journal: u64) -> Answer {
-        let node = self.node(inode)?.clone();
+        let mut node = self.node(inode)?.clone();
+        if node.kind == Kind::Directory {
+            let changed = self.seen(&Key::Changed(inode))?.map(|stored| &stored.value);
+            node = node.with_changed_entries(changed);
+        }
         let (mode, user, group) = node.owner;
         let owner =
             (attributes.mode.unwrap_or(mode), attributes.user.unwrap_or(user), attributes.group.unwrap_or(group));
-        // The target is told what is shown; of a directory without a time that was set the store keeps the two apart.
-        let shown = match node.kind {
-            Kind::Directory => {
-                let changed = self.seen(&Key::Changed(inode))?.map(|stored| &stored.value);
-                node.clone().with_changed_entries(changed).times
-            }
-            _ => node.times,
-        };
         let times = Times {
             accessed: attributes.accessed.unwrap_or(node.times.accessed),
             modified: attributes.modified.unwrap_or(node.times.modified),
@@ -84,7 +80,6 @@ impl Recorder<'_> {
         // A root's target is not the pool's to change, and what the target has not heard of is published with its attributes.
         if let (Some(at), true) = (&node.at, node.is_at_target()) {
             let path = self.path(at)?;
-            let times = Times { modified: attributes.modified.unwrap_or(shown.modified), ..times };
             let change = self.of_all_names(&node, Change::Attributes { path, owner, times }, Bug::OneNamePublished)?;
             self.journal(node.mount, journal, change);
         }
