@@ -12,8 +12,13 @@ use surgetank_pool_core::meta::FileState;
 
 const TIB: u64 = 1 << 40;
 
-async fn free(client: &PoolClient) -> u64 {
-    client.status().await.unwrap().benefactors.iter().map(|(_, credits)| credits).sum()
+/// Chunks that benefactors have room for: they are asked, since what managers know of it is a moment old.
+async fn free(pool: &Pool) -> u64 {
+    let mut all = 0;
+    for id in 0..pool.benefactors.len() {
+        all += pool.alive(id).await.credits;
+    }
+    all
 }
 
 /// Whether every benefactor is as empty as it was when it began. It may lend more than its three buffers have whole chunks.
@@ -64,7 +69,7 @@ fn a_tebibyte_of_zeros_takes_no_room() {
         let mut writer = client.create("large").await.unwrap();
         writer.set_size(TIB).await.unwrap();
         writer.sync().await.unwrap();
-        assert_eq!(free(&client).await, 48, "nothing was put anywhere");
+        assert_eq!(free(&pool).await, 48, "nothing was put anywhere");
         same("here", &writer.read_at(TIB - 5, 100).await.unwrap(), &[0; 5]);
         same(
             "elsewhere",
@@ -74,7 +79,7 @@ fn a_tebibyte_of_zeros_takes_no_room() {
         let at = TIB / 2 + 12_345;
         writer.write_at(at, b"in the middle").await.unwrap();
         writer.sync().await.unwrap();
-        assert_eq!(free(&client).await, 46);
+        assert_eq!(free(&pool).await, 46);
         let mut expected = vec![0; 100];
         expected[50..63].copy_from_slice(b"in the middle");
         same("here", &writer.read_at(at - 50, 100).await.unwrap(), &expected);
