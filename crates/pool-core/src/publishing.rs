@@ -129,7 +129,7 @@ impl Publisher {
         self.ready.insert((inode, version));
     }
 
-    /// Chunks of a version are lost: it will never be complete.
+    /// Chunks of a version are lost, or its target has no files of its length: it will never be complete.
     pub fn lost(&mut self, inode: Inode, version: Version) {
         self.never.insert((inode, version), PublicationEnd::Lost);
     }

@@ -13,8 +13,8 @@ use crate::wire::{wire_enum, wire_struct};
 /// Bytes of a chunk, at most.
 pub const CHUNK: u64 = surgetank_pool_core::placement::CHUNK.get();
 
-/// Bytes that a mount lets a file have: each gibibyte of it is a record in the store.
-pub const FILE_MAX: u64 = 16 << 40;
+/// Bytes that a mount lets a file have: each gibibyte of it is a record in the store. An ext4 has no longer files, but for a part of a chunk.
+pub const FILE_MAX: u64 = (16 << 40) - CHUNK;
 
 /// The bytes of a chunk that is a hole.
 pub(crate) const fn zeros() -> Bytes {

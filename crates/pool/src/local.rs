@@ -124,7 +124,7 @@ pub struct Undrained {
     pub path: PathBuf,
     /// Bytes.
     pub size: Bytes,
-    /// Chunks of it are lost.
+    /// Chunks of it are lost, or it is longer than a file at its target may be.
     pub is_lost: bool,
     /// Somebody else put something in its way at the target.
     pub in_conflict: bool,

@@ -534,7 +534,9 @@ impl Wait {
 /// Why a file does not get to its target.
 fn reason(state: &str) -> &'static str {
     match state {
-        "failed" => "chunks of it are lost with their benefactors, so it will not reach its target: write it again",
+        "failed" => {
+            "chunks of it are lost with their benefactors, or it is longer than a file at its target may be: write it again"
+        }
         "conflict" => {
             "somebody else has put or changed what is at its name at the target, where that stays: move that away and write the file again, or copy \
          the file to another name"

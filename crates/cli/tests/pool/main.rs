@@ -215,6 +215,40 @@ fn a_file_of_somebody_else_at_the_target_stays_and_the_conflict_is_told() {
 }
 
 #[test]
+fn a_file_that_is_longer_than_its_target_takes_keeps_nothing_else_from_being_drained() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up_with_short_files(&place.at("pool"), 1 << 30);
+    place.mount(&pool, "mnt");
+    let made_long = |name: &str| fs::File::create(place.at(name)).unwrap().write_all_at(b"end", 2 << 30).unwrap();
+    made_long("mnt/long");
+    fs::write(place.at("mnt/other"), bytes(1, MIB)).unwrap();
+    let (code, told) = refused(&["pool", "wait", &place.text("mnt/long"), "--state", "drained"]);
+    assert!(code == 1 && told.contains("it is longer than a file at its target may be"), "{told}");
+    done(&["pool", "wait", &place.text("mnt/other"), "--state", "drained", "--timeout", "60 s"]);
+    assert!(fs::read(place.at("target/other")).unwrap() == bytes(1, MIB));
+    assert!(!place.at("target/long").exists());
+    // It is read here, and drained once it is shorter.
+    let long = fs::OpenOptions::new().read(true).write(true).open(place.at("mnt/long")).unwrap();
+    let mut end = [1; 5];
+    long.read_exact_at(&mut end, (2 << 30) - 2).unwrap();
+    assert_eq!(&end, b"\0\0end");
+    long.set_len(7).unwrap();
+    drop(long);
+    done(&["pool", "wait", &place.text("mnt/long"), "--state", "drained", "--timeout", "60 s"]);
+    assert_eq!(fs::read(place.at("target/long")).unwrap(), [0; 7]);
+    // One that is removed is forgotten.
+    made_long("mnt/removed");
+    fs::remove_file(place.at("mnt/removed")).unwrap();
+    done(&["pool", "wait", &place.text("mnt"), "--state", "drained", "--timeout", "60 s"]);
+    done(&["umount", &place.text("mnt")]);
+    signal(&pool.child, rustix::process::Signal::TERM);
+    assert_eq!(pool.end().0, Some(0));
+}
+
+#[test]
 fn bad_input_gets_one_sentence() {
     let place = Place::new();
     let (target, point) = (place.text("target"), place.text("mnt"));

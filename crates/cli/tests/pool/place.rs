@@ -84,7 +84,19 @@ impl Pool {
     }
 
     pub(crate) fn up_with(directory: &Path, listen: &str, benefactors: &str, more: &[&str]) -> Self {
-        let mut child = binary()
+        Self::begin(binary(), directory, listen, benefactors, more)
+    }
+
+    /// One whose files have so many bytes at most, as if its targets had no longer ones.
+    pub(crate) fn up_with_short_files(directory: &Path, bytes: u64) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec prlimit \"$@\"", "sh", &format!("--fsize={bytes}")]);
+        command.arg(binary().get_program()).env_remove("SURGETANK_LOG").env_remove("SURGETANK_POOL_TOKEN");
+        Self::begin(command, directory, "127.0.0.1:0", "2", &[])
+    }
+
+    fn begin(mut command: Command, directory: &Path, listen: &str, benefactors: &str, more: &[&str]) -> Self {
+        let mut child = command
             .args(["pool", "up", "--benefactors", benefactors, "--memory", "96 MiB", "--listen", listen, "--directory"])
             .arg(directory)
             .args(more)

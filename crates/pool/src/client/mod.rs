@@ -358,7 +358,10 @@ impl PoolClient {
             let state = self.stat(path).await?.state;
             match state {
                 Some(FileState::Drained | FileState::Evicted) | None => return Ok(()),
-                Some(FileState::Failed) => return Err(Error::NotDrained(path.to_owned(), "chunks of it are lost")),
+                Some(FileState::Failed) => {
+                    let why = "chunks of it are lost, or it is longer than a file at its target may be";
+                    return Err(Error::NotDrained(path.to_owned(), why));
+                }
                 Some(FileState::Conflict) => {
                     return Err(Error::NotDrained(path.to_owned(), "somebody else changed what is there"));
                 }

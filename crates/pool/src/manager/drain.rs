@@ -37,6 +37,8 @@ pub(super) enum Drain {
     Lost,
     /// Somebody else changed what the version rests on.
     Conflict,
+    /// The target's file system has no files of this length.
+    TooLong,
     Later,
 }
 
@@ -111,6 +113,7 @@ pub(super) async fn drain(
             })
         }
         Ok(Err(other)) => Ok(other),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => Ok(Drain::TooLong),
         Err(error) => {
             tracing::warn!("file {inode}: {error}");
             // What is there in the place of what the version rests on has fewer bytes.
@@ -219,7 +222,7 @@ async fn write(
     }
     // What a draft of its own has there, or a base, does not count.
     let (holes, file) = (holes(groups), part.to_owned());
-    on_target(target, move |target| target.zero(&file, &holes)).await?;
+    on_target(target, move |target| target.may_have(&file, size).and_then(|()| target.zero(&file, &holes))).await?;
     let has_base = own.is_some() || from.is_some();
     let from = from.map(Arc::new);
     let copy = async |ranges: Ranges| {

@@ -228,6 +228,11 @@ impl Work {
                     self.discard((inode, version)).await;
                     self.publisher.lost(inode, version);
                 }
+                Ok(Drain::TooLong) => {
+                    tracing::error!("file {inode}: version {version} is longer than a file at its target may be");
+                    self.discard((inode, version)).await;
+                    self.publisher.lost(inode, version);
+                }
                 Ok(Drain::Conflict) => {
                     tracing::error!(
                         "file {inode}: somebody else has changed at the target what version {version} rests on"

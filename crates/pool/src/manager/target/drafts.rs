@@ -108,6 +108,18 @@ impl Target {
         file.sync_data()
     }
 
+    /// Fails if a file may not be so long.
+    #[allow(clippy::unused_self, reason = "it is work on a target")]
+    pub(in crate::manager) fn may_have(&self, at: &Path, size: u64) -> Result<()> {
+        let file = OpenOptions::new().write(true).open(at)?;
+        let length = file.metadata()?.len();
+        if length < size {
+            file.set_len(size)?;
+            file.set_len(length)?;
+        }
+        Ok(())
+    }
+
     /// Has ranges of a file, which are in order, read as zeros: as holes, if its file system has some.
     #[allow(clippy::unused_self, reason = "it is work on a target")]
     pub(in crate::manager) fn zero(&self, at: &Path, ranges: &[(u64, u64)]) -> Result<()> {
