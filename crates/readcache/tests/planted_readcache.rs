@@ -10,7 +10,7 @@ use support::{TROUBLES, run};
 use surgetank_readcache::planted::{Bug, plant};
 
 /// Runs of the search, fewer than the model's tests have.
-const RUNS: u64 = 1500;
+const RUNS: u64 = 600;
 const STEPS: usize = 1500;
 
 /// How the run fails with the bug awake.

@@ -33,7 +33,9 @@ impl Engine {
                 State::Open(_) => buffer.is_some_and(|buffer| !buffer.writing) && *readers == 0,
                 State::Full(_) | State::Dropped => buffer.is_none_or(|buffer| buffer.writing),
                 State::Leaving(_) => buffer.is_none() && (*readers > 0 || self.evictions.contains_key(&segment)),
-                State::Free | State::Parking | State::Parked => buffer.is_none() && *readers == 0 && !self.evictions.contains_key(&segment),
+                State::Free | State::Parking | State::Parked => {
+                    buffer.is_none() && *readers == 0 && !self.evictions.contains_key(&segment)
+                }
             };
             if !agrees {
                 let state = self.placement.state(segment);

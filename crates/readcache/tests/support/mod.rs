@@ -536,14 +536,8 @@ impl Machine {
     }
 }
 
-const CALM: Trouble = Trouble {
-    members_failing: 0,
-    backing_failing: 0,
-    swapping: false,
-    whole: true,
-    resizing: false,
-    crashing: 0,
-};
+const CALM: Trouble =
+    Trouble { members_failing: 0, backing_failing: 0, swapping: false, whole: true, resizing: false, crashing: 0 };
 
 /// What runs differ in.
 pub const TROUBLES: [Trouble; 8] = [
