@@ -6,6 +6,7 @@
 //! - [`baselines`]: fair share, independent, uncontrolled, one level only;
 //! - [`place`]: the second step alone, demands on servers;
 //! - [`Plan`], [`verify`]: what comes out, and what every plan promises;
+//! - [`Ledger`]: who holds how much of a budget while shares change;
 //! - [`curve`], [`hull`], [`confidence`]: what applications miss, what they could miss, and how sure that is.
 
 pub mod baselines;
@@ -13,6 +14,7 @@ pub mod confidence;
 pub mod curve;
 mod flow;
 pub mod hull;
+mod ledger;
 mod lp;
 pub mod mlms;
 mod optimal;
@@ -23,6 +25,7 @@ mod problem;
 mod shared;
 
 pub use curve::{CurveError, MissCurve};
+pub use ledger::Ledger;
 pub use optimal::solve;
 pub use placement::{Demand, PlacementError, place};
 pub use plan::{

@@ -42,5 +42,7 @@ surgetank_model::plant_bugs! {
         CombinationsUnfiltered,
         /// Shared caches are divided as if all applications accessed them at one rate.
         RatesIgnored,
+        /// A share is given before it is free.
+        GivenBeforeFree,
     }
 }

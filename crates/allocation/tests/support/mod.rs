@@ -3,6 +3,7 @@
 
 pub mod curves;
 pub mod exhaustive;
+pub mod ledger;
 pub mod naive;
 pub mod optimum;
 pub mod paper;
