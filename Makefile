@@ -14,7 +14,7 @@ TARGET ?=
 TIME ?= 600
 
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
-PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_rental --test planted_readcache --test planted_pool --test planted_security --test planted_writers
+PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-mrc/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_curves --test planted_rental --test planted_readcache --test planted_pool --test planted_security --test planted_writers
 
 .PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-pool test-simulation sim soak fuzz bench lab bench-peers bench-arrays bench-pool pool-programs cuts outages replay systemd lint fmt build install uninstall clean
 
