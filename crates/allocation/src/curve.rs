@@ -70,6 +70,15 @@ impl MissCurve {
         Ok(Self { points })
     }
 
+    /// What it says up to this size: a cache that can be no larger misses no less.
+    #[must_use]
+    pub fn up_to(&self, size: Bytes) -> Self {
+        let size = size.get() as f64;
+        let mut points: Vec<(f64, f64)> = self.points.iter().copied().filter(|(at, _)| *at < size).collect();
+        points.push((size, interpolate(&self.points, size)));
+        Self { points }
+    }
+
     /// From a measured curve, whose estimates may rise by chance: each point has the least miss ratio up to its size.
     ///
     /// # Errors

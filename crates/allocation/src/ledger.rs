@@ -49,7 +49,7 @@ impl Ledger {
         }
     }
 
-    /// A cache was seen to have so much.
+    /// A cache was seen to have so much, after it was told its limit.
     pub fn holds(&mut self, name: &str, held: Bytes) {
         if let Some(entry) = self.entries.get_mut(name) {
             entry.held = held;
@@ -67,6 +67,10 @@ impl Ledger {
     pub fn step(&mut self, step: Bytes) -> Vec<(String, Bytes)> {
         let before: Vec<Bytes> = self.entries.values().map(|entry| entry.limit).collect();
         for entry in self.entries.values_mut().filter(|entry| entry.limit > entry.target) {
+            // It may have grown as far since it was seen.
+            if !planted(Bug::GrowthForgotten) {
+                entry.held = entry.held.max(entry.limit);
+            }
             entry.limit = Bytes::new(entry.limit.get().saturating_sub(step.get().max(1))).max(entry.target);
         }
         let claimed: u64 = self.entries.values().map(Entry::claims).sum();
@@ -112,5 +116,6 @@ mod tests {
         assert_eq!(ledger.step(Bytes::new(20)), [("b".to_owned(), Bytes::new(70))]);
         ledger.aim(&targets(&[("b", 100)]));
         assert_eq!(ledger.step(Bytes::new(100)), [("a".to_owned(), Bytes::ZERO)]);
+        assert_eq!(ledger.step(Bytes::new(100)), [], "what a has now nobody has seen");
     }
 }

@@ -6,7 +6,7 @@
 //! - [`baselines`]: fair share, independent, uncontrolled, one level only;
 //! - [`place`]: the second step alone, demands on servers;
 //! - [`Plan`], [`verify`]: what comes out, and what every plan promises;
-//! - [`Ledger`]: who holds how much of a budget while shares change;
+//! - [`Sharing`]: caches of one host, interval for interval; [`Ledger`]: who holds how much of a budget while shares change;
 //! - [`curve`], [`hull`], [`confidence`]: what applications miss, what they could miss, and how sure that is.
 
 pub mod baselines;
@@ -23,6 +23,7 @@ mod plan;
 pub mod planted;
 mod problem;
 mod shared;
+mod sharing;
 
 pub use curve::{CurveError, MissCurve};
 pub use ledger::Ledger;
@@ -31,6 +32,7 @@ pub use placement::{Demand, PlacementError, place};
 pub use plan::{
     Added, Basis, Broken, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE, verify, verify_change,
 };
+pub use sharing::{Observed, Sharer, Sharing, Verdict};
 pub use problem::{
     Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Model, Problem, Server, Slo,
 };

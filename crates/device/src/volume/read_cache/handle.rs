@@ -17,7 +17,7 @@ pub(super) enum Ask {
     Remove(MemberId),
     /// To make known how it stands.
     Look,
-    /// To say how it stands, and how long what it does takes.
+    /// To say how it stands and how long what it does takes, and to begin another interval.
     Observe(Sender<Observation>),
     /// To have so many bytes of its members at most.
     Limit(Option<u64>),
@@ -79,7 +79,7 @@ impl ReadCacheHandle {
         self.remote.ask(Ask::Remove(member))
     }
 
-    /// How it stands, and how long what it does takes. `None` if it does not say so in that time, or was closed.
+    /// How it stands, how long what it does takes, and what would miss in caches of other sizes, of which another interval begins. `None` if it does not say so in that time, or was closed.
     #[must_use]
     pub fn observe(&self, timeout: Duration) -> Option<Observation> {
         let (sender, observation) = crossbeam_channel::bounded(1);

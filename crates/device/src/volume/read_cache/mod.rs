@@ -20,7 +20,7 @@ use surgetank_readcache::io::Action;
 use surgetank_readcache::{Config, Engine, Event, MemberId, Outcome, Rejected, RequestError};
 
 use self::handle::Ask;
-use self::observed::Began;
+use self::observed::{Began, Watch};
 use self::volumes::Volumes;
 use super::pieces::Requests;
 use super::remote::{self, Command, Inbox};
@@ -28,7 +28,7 @@ use super::{Completion, Failure, Memory, Operation, Volume, VolumeIo};
 use crate::poller::Poller;
 
 pub use self::handle::ReadCacheHandle;
-pub use self::observed::{Observation, Times};
+pub use self::observed::{Misses, Observation, Times};
 pub use super::remote::Answer;
 
 /// Rounds of I/Os that one poll takes the answers of, so that volumes that answer at once do not hold up the caller; what is
@@ -52,6 +52,7 @@ pub struct ReadCacheVolume {
     ended: Vec<Completion>,
     outcomes: Vec<(EffectId, Outcome)>,
     began: Began,
+    watch: Option<Watch>,
     /// Reads that were answered.
     reads: Times,
     /// For the handle.
@@ -86,6 +87,7 @@ impl ReadCacheVolume {
             ended: Vec::new(),
             outcomes: Vec::new(),
             began: Began::default(),
+            watch: None,
             reads: Times::default(),
             hit_bytes: Arc::default(),
         };
@@ -97,6 +99,13 @@ impl ReadCacheVolume {
     /// at all meanwhile serves no more. [`TIMEOUT_DEFAULT`] if nobody says otherwise; [`Duration::MAX`]: they are waited for.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.volumes.set_timeout(timeout);
+    }
+
+    /// Looks at the accesses from now on, so that it can say what would miss in caches of other sizes, and has so many bytes of its
+    /// members at most.
+    pub fn share(&mut self, limit: u64) {
+        self.watch = Some(Watch::default());
+        self.engine.set_limit(Some(limit));
     }
 
     /// Carries out what the engine asks for.
@@ -153,9 +162,11 @@ impl ReadCacheVolume {
         }
     }
 
-    fn observation(&self) -> Observation {
+    fn observation(&mut self) -> Observation {
         let (member_reads, backing_reads) = self.volumes.reads();
-        Observation { status: self.engine.status(), reads: self.reads, member_reads, backing_reads }
+        let status = self.engine.status();
+        let misses = self.watch.as_mut().map(|watch| watch.end_interval(status.size, self.engine.block()));
+        Observation { status, reads: self.reads, member_reads, backing_reads, misses }
     }
 
     fn add(&mut self, member: Member) -> Result<(), Rejected> {
@@ -213,6 +224,9 @@ impl Volume for ReadCacheVolume {
         let allowed = io.check(self.size, self.logical_block());
         if allowed.is_err() || (io.length == 0 && io.operation != Operation::Flush) {
             return self.ended.push(Completion { token: io.token, result: allowed });
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.observe(&io, self.engine.block());
         }
         let is_read = io.operation == Operation::Read;
         for piece in self.requests.add(io) {
