@@ -21,13 +21,13 @@ mod plan;
 pub mod planted;
 mod problem;
 mod shared;
+mod verify;
 
 pub use curve::{CurveError, MissCurve};
 pub use optimal::solve;
 pub use placement::{Demand, PlacementError, place};
-pub use plan::{
-    Added, Basis, Broken, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE, verify, verify_change,
-};
+pub use plan::{Added, Basis, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE};
 pub use problem::{
     Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Model, Problem, Server, Slo,
 };
+pub use verify::{Broken, verify, verify_change};
