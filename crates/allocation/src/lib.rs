@@ -24,6 +24,7 @@ pub mod planted;
 mod problem;
 mod shared;
 mod sharing;
+mod verify;
 
 pub use curve::{CurveError, MissCurve};
 pub use ledger::Ledger;
@@ -32,7 +33,9 @@ pub use placement::{Demand, PlacementError, place};
 pub use plan::{
     Added, Basis, Broken, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE, verify, verify_change,
 };
-pub use sharing::{Observed, Sharer, Sharing, Verdict};
+pub use plan::{Added, Basis, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE};
 pub use problem::{
     Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Model, Problem, Server, Slo,
 };
+pub use sharing::{Observed, Sharer, Sharing, Verdict};
+pub use verify::{Broken, verify, verify_change};

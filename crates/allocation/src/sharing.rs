@@ -125,8 +125,7 @@ impl Sharing {
         let member = |sharer| Member { sharer, known: None, violations: 0, verdict: None };
         let members: BTreeMap<String, Member> =
             sharers.into_iter().map(|(name, sharer)| (name, member(sharer))).collect();
-        let mut sharing =
-            Self { budget, segment, members, plan: None, trouble: None, ledger: Ledger::new(budget) };
+        let mut sharing = Self { budget, segment, members, plan: None, trouble: None, ledger: Ledger::new(budget) };
         sharing.aim();
         sharing.ledger.step(budget);
         sharing
@@ -176,7 +175,8 @@ impl Sharing {
                 member.observe(observed, limit, fair);
             }
         }
-        let known: Vec<Application> = self.members.iter().filter_map(|(name, member)| member.application(name)).collect();
+        let known: Vec<Application> =
+            self.members.iter().filter_map(|(name, member)| member.application(name)).collect();
         let reserved = fair.get().saturating_mul((self.members.len() - known.len()) as u64);
         (self.plan, self.trouble) = match self.problem(known, self.budget.get().saturating_sub(reserved)) {
             None => (None, None),
@@ -303,7 +303,12 @@ mod tests {
         let (hit, miss) = (Duration::from_micros(200), Duration::from_millis(10));
         let misses = interpolate(curve.points(), limit.get() as f64);
         let latency = (hit + (miss - hit).mul_f64(misses)).mul_f64(factor);
-        Observed { curve: Some((curve.clone(), 1e6)), reads: 1000, latency: Some(latency), waits: (Some(hit), Some(miss)) }
+        Observed {
+            curve: Some((curve.clone(), 1e6)),
+            reads: 1000,
+            latency: Some(latency),
+            waits: (Some(hit), Some(miss)),
+        }
     }
 
     fn settle(sharing: &mut Sharing) {

@@ -145,7 +145,11 @@ fn read_cache(device: &str, cache: &ReadCacheStatus) -> String {
         text.push_str(&format!("; {:.1} % of what was read came from it", ratio * 100.0));
     }
     if let Some(share) = &cache.share {
-        text.push_str(&format!("; of what all share it may have {}, an equal part is {}", size(share.size_gib), size(share.fair_gib)));
+        text.push_str(&format!(
+            "; of what all share it may have {}, an equal part is {}",
+            size(share.size_gib),
+            size(share.fair_gib)
+        ));
         if let (Some(latency), Some(bound), Some(met)) = (share.latency_ms, share.bound_ms, share.slo_met) {
             let kept = if met { "as promised" } else { "more than promised" };
             text.push_str(&format!("; its reads take {latency:.2} ms of {bound:.2} ms, {kept}"));

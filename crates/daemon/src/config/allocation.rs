@@ -66,12 +66,14 @@ impl RawAllocation {
     pub(super) fn check(self, source: &Source, sharing: usize) -> Result<AllocationConfig, ConfigError> {
         let (cache, span) = (*self.cache.get_ref(), self.cache.span());
         if sharing == 0 {
-            let message = "nothing shares this cache: give a device a section [device.NAME.read_cache], or remove [allocation]";
+            let message =
+                "nothing shares this cache: give a device a section [device.NAME.read_cache], or remove [allocation]";
             return Err(source.at(Some(span), message));
         }
         let least = Bytes::new(SHARE_MIN.get().saturating_mul(sharing as u64));
         if cache < least {
-            let message = format!("cache is {cache}, and {sharing} read caches need {least}: {SHARE_MIN} each at least");
+            let message =
+                format!("cache is {cache}, and {sharing} read caches need {least}: {SHARE_MIN} each at least");
             return Err(source.at(Some(span), message));
         }
         Ok(AllocationConfig {
@@ -145,7 +147,11 @@ slo = "2 ms"
                 ("interval = \"10 s\"", "interval = \"10 ms\"", "interval"),
                 ("interval = \"10 s\"", "intervall = \"10 s\"", "did you mean \"interval\""),
                 ("[allocation]", "[alocation]", "did you mean \"allocation\""),
-                ("[allocation]\ncache = \"1 GiB\"\ninterval = \"10 s\"\nslo = 0.1\n", "", "slo is promised to read caches that share: add [allocation]"),
+                (
+                    "[allocation]\ncache = \"1 GiB\"\ninterval = \"10 s\"\nslo = 0.1\n",
+                    "",
+                    "slo is promised to read caches that share: add [allocation]",
+                ),
             ],
         );
         let none = FILE.replace("[device.a.read_cache]\nmembers = 2\nmember_size = \"1 GiB\"\n", "");

@@ -144,10 +144,8 @@ fn of_interval(now: &Observation, former: &Observation) -> Observed {
         let curve = MissCurve::from_measured(&misses.points, Bytes::new(misses.block.into())).ok()?;
         Some((curve, misses.sampled))
     });
-    let waits = (
-        now.member_reads.since(former.member_reads).mean(),
-        now.backing_reads.since(former.backing_reads).mean(),
-    );
+    let waits =
+        (now.member_reads.since(former.member_reads).mean(), now.backing_reads.since(former.backing_reads).mean());
     Observed { curve, reads: reads.count, latency: reads.mean(), waits }
 }
 
