@@ -30,9 +30,6 @@ pub use curve::{CurveError, MissCurve};
 pub use ledger::Ledger;
 pub use optimal::solve;
 pub use placement::{Demand, PlacementError, place};
-pub use plan::{
-    Added, Basis, Broken, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE, verify, verify_change,
-};
 pub use plan::{Added, Basis, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE};
 pub use problem::{
     Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Model, Problem, Server, Slo,
