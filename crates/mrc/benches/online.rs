@@ -7,9 +7,9 @@
 use surgetank_model::random::Random;
 use surgetank_mrc::{Access, Curve, Online, OnlineCurve, spread_sizes};
 
-/// Accesses that are timed together.
+/// Accesses of a round, and rounds that are timed together: a tick of the kernel's clock is little against them.
 const ACCESSES: usize = 1 << 20;
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 32;
 /// Share of a core that curves may take.
 const SHARE: f64 = 0.01;
 
@@ -20,17 +20,11 @@ fn processor_ns() -> f64 {
     nanoseconds.expect("the first number is the time")
 }
 
-/// The median of what an access of a round takes.
-fn median_ns(mut round: impl FnMut(usize)) -> f64 {
-    let mut costs: Vec<f64> = (0..ROUNDS)
-        .map(|at| {
-            let start = processor_ns();
-            round(at);
-            (processor_ns() - start) / ACCESSES as f64
-        })
-        .collect();
-    costs.sort_by(f64::total_cmp);
-    costs[ROUNDS / 2]
+/// What an access takes on the average.
+fn mean_ns(mut round: impl FnMut()) -> f64 {
+    let start = processor_ns();
+    (0..ROUNDS).for_each(|_| round());
+    (processor_ns() - start) / (ACCESSES * ROUNDS) as f64
 }
 
 /// A curve that has seen so many blocks, and accesses to them in no order.
@@ -40,7 +34,7 @@ fn case(name: &str, blocks: u64, access: Access) -> String {
     let mut curve = OnlineCurve::default();
     curve.observe_range(Access::Read, 0..blocks);
     let before = curve.sampled();
-    let ns = median_ns(|_| accesses.iter().for_each(|block| curve.observe(access, *block)));
+    let ns = mean_ns(|| accesses.iter().for_each(|block| curve.observe(access, *block)));
     let sampled = (curve.sampled() - before) / (ACCESSES * ROUNDS) as f64;
     format!(
         "  {{\"case\": \"{name}\", \"blocks\": {blocks}, \"rate\": {:.6}, \"sampled\": {sampled:.6}, \"ns\": {ns:.2}, \"accesses_per_s\": {:.0}}}",
@@ -53,7 +47,7 @@ fn case(name: &str, blocks: u64, access: Access) -> String {
 fn scan() -> String {
     let mut from = 0;
     let mut curve = OnlineCurve::new(Online { renewed_after: 1, ..Online::default() });
-    let ns = median_ns(|_| {
+    let ns = mean_ns(|| {
         curve.observe_range(Access::Read, from..from + ACCESSES as u64);
         from += ACCESSES as u64;
         curve.end_interval();
@@ -68,7 +62,7 @@ fn interval() -> String {
     curve.observe_range(Access::Read, 0..1 << 22);
     let sizes = spread_sizes(1 << 22, 32);
     let mut points = 0;
-    let ns = median_ns(|_| {
+    let ns = mean_ns(|| {
         for _ in 0..1000 {
             points += curve.points(&sizes).len();
             curve.end_interval();

@@ -15,8 +15,8 @@
 //!   0.012 where four fifths do (Zipf 1.0 and 1.2).
 //!
 //! SHARDS of fixed size with its adjustment ([`crate::sample`]), whose rate can only fall. A sample that grows old would stay
-//! at the rate of the widest scan that it ever saw, so a second one begins at certain intervals, and takes the place of the
-//! first when it has seen as many. What is not read again within that time counts as new.
+//! at the rate of the widest scan that it ever saw. So once the rate has fallen, a second sample begins, and takes the place
+//! of the first after some intervals. What is not read again within that time counts as new.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ use crate::curve::{Curve, Point};
 use crate::histogram::Histogram;
 use crate::history::Note;
 use crate::planted::{Bug, planted};
-use crate::sample::{KeySample, Rate};
+use crate::sample::{KeySample, Rate, mix};
 
 /// Keys of a sample, at most: with more of them its table would have twice as many places.
 pub const KEYS_MAX: usize = 6_800;
@@ -53,8 +53,8 @@ pub struct Online {
     pub keys_max: usize,
     /// The share of its weight that an access keeps when an interval ends, from 0 to 1.
     pub kept: f64,
-    /// After so many intervals another sample takes the place of the one that counts; 0 for never. A block is remembered
-    /// for as many intervals at least and twice as many at most.
+    /// When its rate has fallen, another sample takes the place of the one that counts after so many intervals; 0 for never.
+    /// A block is remembered for as many intervals at least.
     pub renewed_after: u32,
 }
 
@@ -98,8 +98,9 @@ impl Note for Seen {
 pub struct OnlineCurve {
     options: Online,
     sample: KeySample<Seen>,
-    /// The one that will take its place.
+    /// The one that will take its place, if the rate has fallen.
     next: Option<KeySample<Seen>>,
+    /// Since the last time that a sample began, or might have.
     intervals: u32,
     histogram: Coarse,
     /// Reads, sampled or not.
@@ -115,13 +116,10 @@ impl OnlineCurve {
     #[must_use]
     pub fn new(options: Online) -> Self {
         let keys_max = if planted(Bug::KeysUnbounded) { usize::MAX } else { options.keys_max.clamp(1, KEYS_MAX) };
-        // NaN is 0 too.
-        let kept = options.kept.max(0.0).min(1.0);
+        let kept = if options.kept.is_nan() { 0.0 } else { options.kept.clamp(0.0, 1.0) };
         let options = Online { keys_max, kept, ..options };
-        let sample = || KeySample::new(options.rate, keys_max);
-        let next = (options.renewed_after > 0).then(sample);
-        let (histogram, sample) = (Coarse::new(), sample());
-        Self { options, sample, next, intervals: 0, histogram, reads: 0.0, represented: 0.0, sampled: 0.0 }
+        let (histogram, sample) = (Coarse::new(), KeySample::new(options.rate, keys_max));
+        Self { options, sample, next: None, intervals: 0, histogram, reads: 0.0, represented: 0.0, sampled: 0.0 }
     }
 
     /// An access to a block.
@@ -130,9 +128,17 @@ impl OnlineCurve {
         match access {
             Access::Read => self.read(block),
             Access::Write if planted(Bug::WriteCounted) => self.read(block),
-            Access::Write => self.samples().for_each(|sample| write(sample, block)),
-            Access::Discard => self.samples().for_each(|sample| discard(sample, block)),
+            Access::Write if self.is_sampled(block) => self.samples().for_each(|sample| write(sample, block)),
+            Access::Discard if self.is_sampled(block) => self.samples().for_each(|sample| discard(sample, block)),
+            Access::Write | Access::Discard => {}
         }
+    }
+
+    /// Whether one of the samples may have a block: what most accesses end with.
+    #[inline]
+    fn is_sampled(&self, block: u64) -> bool {
+        let next = self.next.as_ref().map_or(0, |next| next.rate().threshold);
+        mix(block) <= next.max(self.sample.rate().threshold)
     }
 
     /// An access to several blocks. A discard takes no longer than the sample is large.
@@ -155,6 +161,12 @@ impl OnlineCurve {
     #[inline]
     fn read(&mut self, block: u64) {
         self.reads += 1.0;
+        if self.is_sampled(block) {
+            self.read_sampled(block);
+        }
+    }
+
+    fn read_sampled(&mut self, block: u64) {
         if let Some(next) = &mut self.next {
             next.access(block);
         }
@@ -178,14 +190,20 @@ impl OnlineCurve {
         if !planted(Bug::RepresentedKept) {
             self.represented *= kept;
         }
-        self.intervals += 1;
-        if self.intervals >= self.options.renewed_after && !planted(Bug::SampleKept) {
+        self.intervals = self.intervals.saturating_add(1);
+        if self.intervals == self.options.renewed_after && !planted(Bug::SampleKept) {
             self.intervals = 0;
-            if let Some(next) = &mut self.next {
-                let fresh = KeySample::new(self.options.rate, self.options.keys_max);
-                self.sample = std::mem::replace(next, fresh);
-            }
+            self.renew();
         }
+    }
+
+    /// The next sample takes its place, and another one begins if the rate has fallen.
+    fn renew(&mut self) {
+        if let Some(next) = self.next.take() {
+            self.sample = next;
+        }
+        let has_fallen = self.sample.rate() != self.options.rate;
+        self.next = has_fallen.then(|| KeySample::new(self.options.rate, self.options.keys_max));
     }
 
     /// The rate now. A sample has no information on caches of fewer blocks than about 1 ÷ rate.
