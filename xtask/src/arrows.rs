@@ -35,12 +35,24 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("trace", Act, &["model"]),
     ("pool", Act, &["model", "pool-core"]),
     ("provider", Act, &["model", "pool-core", "pool"]),
-    ("device", Act, &["model", "array", "readcache", "nbd", "pool-core", "pool"]),
+    ("device", Act, &["model", "array", "mrc", "readcache", "nbd", "pool-core", "pool"]),
     ("mount", Act, &["model", "pool-core", "pool", "device"]),
     (
         "daemon",
         Drive,
-        &["model", "array", "cache", "readcache", "policy", "rental", "nbd", "provider", "device", "pool"],
+        &[
+            "model",
+            "allocation",
+            "array",
+            "cache",
+            "readcache",
+            "policy",
+            "rental",
+            "nbd",
+            "provider",
+            "device",
+            "pool",
+        ],
     ),
     ("whatif", Drive, &["model", "array", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),
@@ -78,8 +90,8 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("xtask", Tools, &[]),
 ];
 
-/// Its guests are for the tests of every member.
-const FOR_TESTS: &str = "lab";
+/// The lab's guests and the readers of traces are for the tests of every member.
+const FOR_TESTS: &[&str] = &["lab", "trace"];
 
 const PREFIX: &str = "surgetank-";
 
@@ -107,7 +119,7 @@ fn forbidden(packages: &[Package]) -> Vec<Finding> {
         };
         for dependency in &package.dependencies {
             let used = member(&dependency.name);
-            let for_tests = used == FOR_TESTS && dependency.kind == DependencyKind::Development;
+            let for_tests = FOR_TESTS.contains(&used) && dependency.kind == DependencyKind::Development;
             let is_member = dependency.name.starts_with(PREFIX) || MEMBERS.iter().any(|(name, ..)| *name == used);
             // A package may name itself to test its own optional parts.
             if is_member && used != user && !for_tests && !allowed.contains(&used) {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use surgetank_allocation::mlms::{Gap, Mlms, Sample};
 use surgetank_allocation::{
-    Application, Basis, Description, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo, solve, verify,
+    Application, Basis, Description, Estimate, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo,
+    solve, verify,
 };
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
@@ -31,6 +32,8 @@ fn problem(seed: u64, applications: u64, servers: u64, reached: u64, hierarchy: 
             name: format!("app{index}"),
             level1: format!("io{}", index % servers),
             level2: all.into_iter().take(reached as usize).map(|server| format!("st{server}")).collect(),
+            latencies: None,
+            estimate: Estimate::Split,
             slo: Slo::AboveFair([0.01, 0.02, 0.05, 0.08, 0.1][random.below(5) as usize]),
             model: Model::Curve(curve(random)),
             accesses_per_s: 1.0,

@@ -2,7 +2,7 @@
 
 use surgetank_model::Bytes;
 
-use crate::optimal::{Goal, Range, best};
+use crate::optimal::{Range, fastest};
 use crate::plan::{Basis, Fallback, Plan};
 use crate::problem::{Amount, Estimate, Model, Problem};
 use crate::shared::{Footprint, share_first, share_second};
@@ -56,7 +56,7 @@ pub fn first_level_only(problem: &Problem) -> Result<Plan, NoCurve> {
     let footprints = footprints(problem)?;
     let free: Vec<Option<Range>> = vec![None; footprints.len()];
     let nothing = vec![Some((0.0, 0.0)); footprints.len()];
-    let Ok(amounts) = best(problem, Goal::SpeedWithoutSlos, &free, &nothing, None) else {
+    let Ok(amounts) = fastest(problem, &free, &nothing) else {
         return Ok(fair_share(problem));
     };
     let firsts: Vec<f64> = amounts.iter().map(|amount| amount.level1.get() as f64).collect();
@@ -76,7 +76,7 @@ pub fn second_level_only(problem: &Problem) -> Result<Plan, NoCurve> {
     };
     let ranges: Vec<Option<Range>> = firsts.iter().zip(&footprints).map(fixed).collect();
     let free = vec![None; firsts.len()];
-    let Ok(mut amounts) = best(problem, Goal::SpeedWithoutSlos, &ranges, &free, None) else {
+    let Ok(mut amounts) = fastest(problem, &ranges, &free) else {
         return Ok(fair_share(problem));
     };
     for (amount, first) in amounts.iter_mut().zip(&firsts) {
@@ -103,8 +103,8 @@ fn with_shared_second(problem: &Problem, footprints: &[Footprint], firsts: &[f64
             level2: second.into_iter().map(|(server, bytes)| (server, Bytes::new(bytes as u64))).collect(),
         })
         .collect();
-    let [level1, level2, disk] = problem.latencies_ms;
     let latency = |index: usize| {
+        let [level1, level2, disk] = problem.applications[index].latencies_ms;
         level1 + (level2 - level1) * footprints[index].misses(firsts[index]) + (disk - level2) * behind_both[index]
     };
     Plan::with_latencies(problem, &amounts, (0..amounts.len()).map(latency), Basis::Baseline)

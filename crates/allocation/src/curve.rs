@@ -18,17 +18,17 @@ pub enum CurveError {
     /// A ratio that is none.
     #[error("its miss ratio at {size} is {ratio}: a miss ratio is between 0 and 1")]
     Ratio {
-        /// Of the point.
+        /// The size at which the ratio is wrong.
         size: Bytes,
-        /// Of the point.
+        /// The wrong ratio.
         ratio: f64,
     },
     /// Sizes must ascend.
     #[error("its curve has {size} behind {before}: sizes ascend, each occurs once")]
     Order {
-        /// Of the point.
+        /// The size that does not ascend.
         size: Bytes,
-        /// Of the point in front of it.
+        /// The size of the point in front of it.
         before: Bytes,
     },
     /// More cache cannot miss more.
@@ -36,9 +36,9 @@ pub enum CurveError {
         "its miss ratio rises to {ratio} at {size}: a larger cache misses no more than a smaller one, so measure for longer or smooth the curve"
     )]
     Rises {
-        /// Of the point.
+        /// The size at which the curve rises.
         size: Bytes,
-        /// Of the point.
+        /// The ratio there.
         ratio: f64,
     },
 }
@@ -68,6 +68,15 @@ impl MissCurve {
         let points =
             at_zero.into_iter().chain(points.iter().map(|(size, ratio)| (size.get() as f64, *ratio))).collect();
         Ok(Self { points })
+    }
+
+    /// What it says up to this size: a cache that can be no larger misses no less.
+    #[must_use]
+    pub fn up_to(&self, size: Bytes) -> Self {
+        let size = size.get() as f64;
+        let mut points: Vec<(f64, f64)> = self.points.iter().copied().filter(|(at, _)| *at < size).collect();
+        points.push((size, interpolate(&self.points, size)));
+        Self { points }
     }
 
     /// From a measured curve, whose estimates may rise by chance: each point has the least miss ratio up to its size.

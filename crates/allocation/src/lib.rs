@@ -6,6 +6,7 @@
 //! - [`baselines`]: fair share, independent, uncontrolled, one level only;
 //! - [`place`]: the second step alone, demands on servers;
 //! - [`Plan`], [`verify`]: what comes out, and what every plan promises;
+//! - [`Sharing`]: caches of one host, interval for interval; [`Ledger`]: who holds how much of a budget while shares change;
 //! - [`curve`], [`hull`], [`confidence`]: what applications miss, what they could miss, and how sure that is.
 
 pub mod baselines;
@@ -13,6 +14,7 @@ pub mod confidence;
 pub mod curve;
 mod flow;
 pub mod hull;
+mod ledger;
 mod lp;
 pub mod mlms;
 mod optimal;
@@ -21,13 +23,16 @@ mod plan;
 pub mod planted;
 mod problem;
 mod shared;
+mod sharing;
+mod verify;
 
 pub use curve::{CurveError, MissCurve};
+pub use ledger::Ledger;
 pub use optimal::solve;
 pub use placement::{Demand, PlacementError, place};
-pub use plan::{
-    Added, Basis, Broken, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE, verify, verify_change,
-};
+pub use plan::{Added, Basis, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE};
 pub use problem::{
     Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Model, Problem, Server, Slo,
 };
+pub use sharing::{Observed, Sharer, Sharing, Verdict};
+pub use verify::{Broken, verify, verify_change};

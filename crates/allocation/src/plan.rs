@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use surgetank_model::Bytes;
 
@@ -45,7 +46,7 @@ pub struct Share {
 pub enum Basis {
     /// The least Σ latency ÷ fair latency at which every SLO holds.
     Optimal,
-    /// The paper's algorithm.
+    /// The paper's algorithm. Latencies are those of its surfaces.
     Mlms,
     /// A scheme to compare with ([`crate::baselines`]).
     Baseline,
@@ -60,14 +61,16 @@ pub enum Fallback {
     Infeasible(Infeasible),
     /// The measured latency of an application was above its bound in that many intervals in a row: its model is wrong.
     Violated {
-        /// Whose.
+        /// The application's name.
         application: String,
         /// Intervals.
         times: u32,
     },
     /// Some applications have fewer samples than a surface takes.
     Bootstrap,
-    /// The solver failed, and says how.
+    /// The paper's algorithm found no shares that meet all SLOs and fit on the servers. There may be some.
+    NoCombination,
+    /// The solver failed, or its plan breaks a promise; and how.
     Solver(String),
 }
 
@@ -76,7 +79,8 @@ pub enum Fallback {
 pub struct Infeasible {
     /// SLOs that hold together with those of all others.
     pub relaxed: Vec<Relaxed>,
-    /// Cache that would have to be added. None if no cache suffices, as where bounds follow a fair share that grows with it.
+    /// Cache that would have to be added. None if no cache is known to suffice: bounds may follow a fair share that grows
+    /// with it, or a curve may ask for more than a problem's servers can have.
     pub added: Option<Vec<Added>>,
 }
 
@@ -103,11 +107,11 @@ pub enum Level {
 /// An application whose SLO does not hold, and the least one that would.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Relaxed {
-    /// Whose.
+    /// The application's name.
     pub application: String,
-    /// What it is now.
+    /// The SLO that it has.
     pub slo: Slo,
-    /// What would be feasible.
+    /// The SLO that would be feasible.
     pub feasible: Slo,
 }
 
@@ -116,7 +120,7 @@ pub struct Relaxed {
 pub enum Change {
     /// As far as the problem allows, at most.
     Within,
-    /// Farther: within what it allows, no plan meets all SLOs.
+    /// Farther: within what it allows no plan meets all SLOs, or the scheme does not bound changes.
     Exceeded,
 }
 
@@ -124,7 +128,7 @@ pub enum Change {
 pub const TOLERANCE: f64 = 1e-6;
 
 impl Plan {
-    /// What is not feasible, if nothing is.
+    /// Which SLOs cannot be met, if the plan is the fair share for that reason.
     #[must_use]
     pub fn infeasible(&self) -> Option<&Infeasible> {
         match &self.basis {
@@ -133,13 +137,21 @@ impl Plan {
         }
     }
 
-    /// Of these amounts.
+    /// Of these amounts, with latencies by this estimate for all.
     pub(crate) fn of(problem: &Problem, amounts: &[Amount], basis: Basis, estimate: Estimate) -> Self {
         let latency = |index: usize| {
             let (first, second) = (amounts[index].level1.get() as f64, amounts[index].second().get() as f64);
             problem.latency_ms(index, first, second, estimate)
         };
         Self::with_latencies(problem, amounts, (0..amounts.len()).map(latency), basis)
+    }
+
+    /// Of these amounts, with latencies by each application's own estimate.
+    pub(crate) fn planned(problem: &Problem, amounts: &[Amount]) -> Self {
+        let latency = |(index, amount): (usize, &Amount)| {
+            problem.planned_ms(index, amount.level1.get() as f64, amount.second().get() as f64)
+        };
+        Self::with_latencies(problem, amounts, amounts.iter().enumerate().map(latency), Basis::Optimal)
     }
 
     /// Of amounts whose latencies do not follow from the amounts alone.
@@ -191,52 +203,6 @@ pub(crate) fn fair_speedup(shares: &[Share]) -> f64 {
     shares.len() as f64 / shares.iter().map(|share| share.latency_ms / share.fair_latency_ms).sum::<f64>()
 }
 
-/// Which promise a plan breaks: one sentence.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Broken(String);
-
-/// Checks what every plan promises: a share for each application of servers that it reaches, no server overcommitted,
-/// latencies and fair speedup that follow from the shares, and every SLO, unless the plan is the fair share or a baseline.
-///
-/// # Errors
-/// The first promise that is broken.
-pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Broken> {
-    let broken = |message: String| Err(Broken(message));
-    if !plan.shares.iter().map(|share| &*share.application).eq(problem.applications()) {
-        return broken("the plan's applications are not those of the problem".to_owned());
-    }
-    let Some(amounts) = plan.amounts(problem).into_iter().collect::<Option<Vec<Amount>>>() else {
-        return broken("an application has a share of a server that it does not reach".to_owned());
-    };
-    overcommitted(problem, &amounts).map_or(Ok(()), |server| broken(format!("{server} is overcommitted")))?;
-    let estimate = match plan.basis {
-        Basis::Optimal => Estimate::Split,
-        Basis::FairShare(_) => Estimate::Whole,
-        // Fitted latencies are not those of the problem, and shared caches not what a partition of the same sizes is.
-        Basis::Mlms | Basis::Baseline => return Ok(()),
-    };
-    for (index, (share, amount)) in plan.shares.iter().zip(&amounts).enumerate() {
-        let (name, bound_ms) = (&share.application, problem.bound_ms(index));
-        let (first, second) = (amount.level1.get() as f64, amount.second().get() as f64);
-        let latency_ms = problem.latency_ms(index, first, second, estimate);
-        if (latency_ms - share.latency_ms).abs() > latency_ms * TOLERANCE {
-            return broken(format!("{name} is said to take {} ms, and would take {latency_ms} ms", share.latency_ms));
-        }
-        if share.slo_met != (share.latency_ms <= bound_ms * (1.0 + TOLERANCE)) {
-            return broken(format!("whether {name} is within its bound is wrong"));
-        }
-        let target_ms = problem.target_ms(index);
-        if plan.basis == Basis::Optimal && latency_ms > target_ms * (1.0 + TOLERANCE) {
-            return broken(format!("{name} takes {latency_ms} ms, and may take {target_ms} ms"));
-        }
-    }
-    if (plan.fair_speedup - fair_speedup(&plan.shares)).abs() > TOLERANCE * plan.fair_speedup {
-        return broken("the fair speedup does not follow from the latencies".to_owned());
-    }
-    Ok(())
-}
-
 /// A server of which more is shared out than it has.
 pub(crate) fn overcommitted<'a>(problem: &'a Problem, amounts: &[Amount]) -> Option<&'a str> {
     let mut first = vec![0_u64; problem.level1.len()];
@@ -251,29 +217,33 @@ pub(crate) fn overcommitted<'a>(problem: &'a Problem, amounts: &[Amount]) -> Opt
     servers.into_iter().find(|(server, shared)| *shared > server.cache.get()).map(|(server, _)| &*server.name)
 }
 
-/// Checks that no application's share of a level has changed by more than the problem allows.
-///
-/// # Errors
-/// Naming the first application whose share has.
-pub fn verify_change(problem: &Problem, previous: &Plan, plan: &Plan) -> Result<(), Broken> {
-    let (Some(change_max), Change::Within) = (problem.change_max, plan.change) else {
-        return Ok(());
+/// How far shares are from former ones.
+pub(crate) fn change(problem: &Problem, former: Option<&[Option<Amount>]>, now: &[Amount]) -> Change {
+    let has_changed = |(index, (before, after)): (usize, (&Option<Amount>, &Amount))| {
+        before.as_ref().is_some_and(|before| changes_too_much(problem, index, before, after))
     };
-    for (index, amounts) in previous.amounts(problem).into_iter().zip(plan.amounts(problem)).enumerate() {
-        let (Some(before), Some(after)) = amounts else { continue };
-        let member = &problem.applications[index];
-        let levels = [
-            (before.level1, after.level1, problem.level1[member.level1].cache),
-            (before.second(), after.second(), problem.reachable(index)),
-        ];
-        for (before, after, of) in levels {
-            let limit = change_max * of.get() as f64 * (1.0 + TOLERANCE);
-            if before.get().abs_diff(after.get()) as f64 > limit + 1.0 {
-                return Err(Broken(format!("{}'s share changes from {before} to {after} at once", member.name)));
-            }
-        }
-    }
-    Ok(())
+    let (Some(former), Some(_)) = (former, problem.change_max) else { return Change::Within };
+    if former.iter().zip(now).enumerate().any(has_changed) { Change::Exceeded } else { Change::Within }
+}
+
+/// Whether one application's share of a level changes by more than the problem allows. Shares are whole segments, so a
+/// segment more is no change.
+pub(crate) fn changes_too_much(problem: &Problem, application: usize, before: &Amount, after: &Amount) -> bool {
+    let levels = [
+        (before.level1, after.level1, problem.first_cache(problem.applications[application].level1)),
+        (before.second(), after.second(), problem.reachable(application)),
+    ];
+    levels.into_iter().any(|(before, after, of)| {
+        let limit = problem.change_max.unwrap_or(1.0) * of.get() as f64 * (1.0 + TOLERANCE);
+        before.get().abs_diff(after.get()) as f64 > limit + problem.segment as f64
+    })
+}
+
+/// A bound for people: rounded up to a whole nanosecond, and as long as there are durations.
+pub(crate) fn duration_of(ms: f64) -> Duration {
+    let up = (ms * 1e6).ceil() / 1e9;
+    let duration = Duration::try_from_secs_f64(up).unwrap_or(Duration::MAX);
+    if duration.as_secs_f64() * 1e3 < ms { duration.saturating_add(Duration::from_nanos(1)) } else { duration }
 }
 
 impl fmt::Display for Fallback {
@@ -285,7 +255,8 @@ impl fmt::Display for Fallback {
                 "application {application} was above its bound in {times} intervals in a row: the fair share holds until its model is measured anew"
             ),
             Self::Bootstrap => write!(f, "some applications have too few samples for a latency surface"),
-            Self::Solver(message) => write!(f, "the linear program could not be solved: {message}"),
+            Self::NoCombination => write!(f, "no shares were found that meet all SLOs and fit on the servers"),
+            Self::Solver(message) => write!(f, "there is no plan that keeps its promises: {message}"),
         }
     }
 }

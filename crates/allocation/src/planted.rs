@@ -42,5 +42,9 @@ surgetank_model::plant_bugs! {
         CombinationsUnfiltered,
         /// Shared caches are divided as if all applications accessed them at one rate.
         RatesIgnored,
+        /// A cache counts as small as it was when it was last seen, although it may have grown since.
+        GrowthForgotten,
+        /// A share is given before it is free.
+        GivenBeforeFree,
     }
 }

@@ -122,7 +122,10 @@ pub(crate) fn share_second(
         (footprints[index].after(begins[index] + time) - before).max(0.0) / reached(index)
     };
     let mut seconds = vec![Vec::new(); footprints.len()];
-    let mut behind_both = vec![0.0; footprints.len()];
+    // Without a second level the disk sees what level 1 misses.
+    let mut behind_both: Vec<f64> = (0..footprints.len())
+        .map(|index| if reached(index) > 0.0 { 0.0 } else { footprints[index].misses(firsts[index]) })
+        .collect();
     for (server, of) in problem.level2.iter().enumerate() {
         let users: Vec<usize> = (0..footprints.len())
             .filter(|index| problem.applications[*index].level2.binary_search(&server).is_ok())

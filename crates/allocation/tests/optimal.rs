@@ -8,8 +8,8 @@ use support::exhaustive::{Kind, compare};
 use support::{Extent, all, optimum};
 use surgetank_allocation::mlms::{Sample, Surface};
 use surgetank_allocation::{
-    Application, Basis, Description, Hierarchy, Latencies, MissCurve, Model, Problem, Server, Slo, baselines, solve,
-    verify,
+    Application, Basis, Description, Estimate, Hierarchy, Latencies, MissCurve, Model, Problem, Server, Slo, baselines,
+    solve, verify,
 };
 use surgetank_model::Bytes;
 
@@ -48,6 +48,8 @@ fn two(models: [Model; 2]) -> Description {
         name: name.to_owned(),
         level1: "io1".to_owned(),
         level2: vec!["st1".to_owned()],
+        latencies: None,
+        estimate: Estimate::Split,
         slo: Slo::AboveFair(0.05),
         model,
         accesses_per_s: 100.0,
@@ -75,7 +77,12 @@ fn two_applications_have_the_plan_that_another_solver_finds() {
         curve(&[(0, 1.0), (100, 0.4), (200, 0.2), (400, 0.2)]),
         curve(&[(0, 1.0), (40, 0.7), (80, 0.55), (160, 0.5), (300, 0.48)]),
     ];
-    let plan = solve(&Problem::new(two(models)).expect("it is valid"), None);
+    let mut description = two(models);
+    let in_segments = solve(&Problem::new(description.clone()).expect("it is valid"), None);
+    assert_eq!(in_segments.basis, Basis::Optimal);
+    assert!((in_segments.fair_speedup - SPEEDUP_OF_HIGHS).abs() < 1e-3, "{}", in_segments.fair_speedup);
+    description.segment = Bytes::new(1);
+    let plan = solve(&Problem::new(description).expect("it is valid"), None);
     assert_eq!(plan.basis, Basis::Optimal);
     assert!((plan.fair_speedup - SPEEDUP_OF_HIGHS).abs() < 1e-6, "{}", plan.fair_speedup);
 }

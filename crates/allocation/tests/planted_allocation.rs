@@ -16,6 +16,7 @@ const RUNS: &[(&str, Run, u64)] = &[
     ("promises", support::promises::run, 200),
     ("the whole program", support::optimum::run, 300),
     ("the paper's algorithm", support::paper::run, 60),
+    ("the ledger", support::ledger::run, 100),
     ("all shares", support::exhaustive::run, 500),
 ];
 

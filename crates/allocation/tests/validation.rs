@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use surgetank_allocation::{
-    Application, Demand, Description, Hierarchy, InvalidProblem, Latencies, MissCurve, Model, PlacementError, Problem,
-    Server, Slo, place, solve,
+    Application, Demand, Description, Estimate, Hierarchy, InvalidProblem, Latencies, MissCurve, Model, PlacementError,
+    Problem, Server, Slo, place, solve,
 };
 use surgetank_model::Bytes;
 
@@ -18,6 +18,8 @@ fn application(name: &str) -> Application {
         name: name.to_owned(),
         level1: "io1".to_owned(),
         level2: vec!["st1".to_owned()],
+        latencies: None,
+        estimate: Estimate::Split,
         slo: Slo::AboveFair(0.05),
         model: Model::Curve(MissCurve::new(&points).expect("it falls")),
         accesses_per_s: 100.0,
@@ -49,12 +51,12 @@ fn refused(change: impl FnOnce(&mut Description)) -> String {
 #[test]
 fn a_bad_description_is_refused_with_one_sentence() {
     type Mistake = fn(&mut Description);
-    let mistakes: [(Mistake, &str); 26] = [
+    let mistakes: [(Mistake, &str); 29] = [
         (|d| d.applications.clear(), "there is no application"),
         (|d| d.applications[1].name = "A".into(), "two applications are named A"),
         (|d| d.applications[1].name.clear(), "has no name"),
         (|d| d.level1.clear(), "no first-level server"),
-        (|d| d.level2.clear(), "no second-level server"),
+        (|d| d.level2.clear(), "application A uses the second-level server st1, which is not there"),
         (|d| d.level2.push(server("st1", 1)), "two second-level servers are named st1"),
         (|d| d.level1[0].name.clear(), "a first-level server has no name"),
         (|d| d.level2[0].cache = Bytes::ZERO, "st1 has no cache"),
@@ -75,6 +77,12 @@ fn a_bad_description_is_refused_with_one_sentence() {
         (|d| d.applications[0].accesses_per_s = f64::NAN, "has NaN accesses per second"),
         (|d| d.applications[0].margin = 1.0, "has the margin 1:"),
         (|d| d.latencies.level1 = Duration::ZERO, "the latency of level 1 is 0"),
+        (|d| d.latencies.disk = Duration::from_secs(3601), "the latency of the disk is 3601s: it is 3600s at most"),
+        (
+            |d| d.applications[0].latencies = Some(Latencies { level2: Duration::from_secs(1), ..d.latencies }),
+            "application A: the latencies are 100µs in level 1, 1s in level 2 and 10ms on disk",
+        ),
+        (|d| d.segment = Bytes::from_mib(120), "below a segment of 120 MiB"),
         (|d| d.latencies.level2 = d.latencies.disk, "each level is slower than the one before it"),
         (
             |d| d.segment = Bytes::from_mib(51),

@@ -3,6 +3,7 @@
 //! Users rely on the shape of the file (`docs/OPERATIONS.md`); what leaves this module has been checked as far as that goes
 //! without touching a device.
 
+mod allocation;
 mod array;
 mod caching;
 mod controller;
@@ -23,10 +24,12 @@ use surgetank_provider::ProviderConfig;
 use surgetank_provider::table::Rented;
 use toml::Spanned;
 
+pub use self::allocation::AllocationConfig;
+use self::allocation::RawAllocation;
 use self::array::RawArray;
 pub use self::array::{ArrayConfig, Use};
-use self::device::RawDevice;
 pub use self::device::{Backing, DeviceConfig, OnStop};
+use self::device::{OfMachine, RawDevice};
 pub use self::nbd::NbdTcp;
 pub use self::read_cache::ReadCacheConfig;
 pub use crate::toml_error::ConfigError;
@@ -54,6 +57,8 @@ pub struct Config {
     pub arrays: BTreeMap<String, ArrayConfig>,
     /// The elastic devices, by name.
     pub devices: BTreeMap<String, DeviceConfig>,
+    /// How their read caches share what this machine has for them; `None`: each has its members.
+    pub allocation: Option<AllocationConfig>,
     /// How often volumes that nobody owns are looked for.
     pub sweep_interval: Duration,
 }
@@ -173,7 +178,8 @@ impl Config {
         for (name, device) in raw.device {
             check_name(source, "device", &name)?;
             let span = Some(device.backing.span());
-            let device = device.check(source, name.get_ref(), &run_directory, &mut providers, (machine, &arrays))?;
+            let of_machine = OfMachine { machine, arrays: &arrays, shares: raw.allocation.is_some() };
+            let device = device.check(source, name.get_ref(), &run_directory, &mut providers, of_machine)?;
             let same = |other: &DeviceConfig| {
                 !matches!(&device.backing, Backing::Memory(_)) && other.backing == device.backing
             };
@@ -183,6 +189,8 @@ impl Config {
             }
             devices.insert(name.into_inner(), device);
         }
+        let sharing = devices.values().filter(|device| device.read_cache.is_some()).count();
+        let allocation = raw.allocation.map(|allocation| allocation.check(source, sharing)).transpose()?;
         Ok(Self {
             state_directory: state_directory.unwrap_or_else(|| STATE_DIRECTORY.into()),
             control_socket,
@@ -190,6 +198,7 @@ impl Config {
             providers: providers.by_name,
             arrays,
             devices,
+            allocation,
             sweep_interval: source.at_least("sweep_interval", raw.sweep_interval.as_ref(), (300_000, 1000))?,
         })
     }
@@ -210,6 +219,7 @@ struct RawConfig {
     array: BTreeMap<Spanned<String>, RawArray>,
     #[serde(default)]
     device: BTreeMap<Spanned<String>, RawDevice>,
+    allocation: Option<RawAllocation>,
 }
 
 fn price(source: &Source, key: &str, given: Option<&Spanned<f64>>) -> Result<Option<f64>, ConfigError> {

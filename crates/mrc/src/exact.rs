@@ -4,17 +4,17 @@
 use crate::BATCH;
 use crate::bits::Counts;
 use crate::curve::{Curve, Point};
-use crate::history::History;
+use crate::history::{History, Note};
 
 /// Stack distances of a stream of keys.
 #[derive(Debug)]
-pub(crate) struct Distances {
-    history: History,
+pub(crate) struct Distances<N = ()> {
+    history: History<N>,
     counts: Counts,
     keys: usize,
 }
 
-impl Distances {
+impl<N: Note> Distances<N> {
     pub(crate) fn new() -> Self {
         let history = History::new();
         let counts = Counts::of(history.live());
@@ -26,24 +26,41 @@ impl Distances {
         self.history.touch(keys);
     }
 
-    /// How many other keys were used since this one was; `None` if it never was, or was forgotten.
+    /// How many other keys were used since this one was, and its note; `None` if it never was, or was forgotten.
     #[inline]
-    pub(crate) fn access(&mut self, key: u64) -> Option<u64> {
+    pub(crate) fn access(&mut self, key: u64) -> Option<(u64, N)> {
         if self.history.is_full() {
             self.history.compact(0);
             self.counts = Counts::of(self.history.live());
         }
         let (slot, before) = self.history.find(key);
-        let distance = before.map(|before| {
-            let distance = self.counts.above(self.history.live(), before);
+        let found = before.map(|before| {
+            let note = *self.history.note(slot);
+            let distance = self.counts.above(self.history.live(), note.since(before));
             self.history.remove(before);
             self.counts.removed(before);
-            distance
+            (distance, note)
         });
         let now = self.history.append(slot, key);
         self.counts.added(now);
-        self.keys += usize::from(distance.is_none());
-        distance
+        self.keys += usize::from(found.is_none());
+        found
+    }
+
+    /// How many other keys were used since this one was, the last position that was given away, and its note, all as it
+    /// was: nothing is used.
+    pub(crate) fn look(&mut self, key: u64) -> Option<(u64, usize, &mut N)> {
+        let (slot, at) = self.history.find(key);
+        let at = at?;
+        let last = self.history.next().saturating_sub(1);
+        let since = self.history.note(slot).since(at);
+        let distance = self.counts.above(self.history.live(), since);
+        Some((distance, last, self.history.note(slot)))
+    }
+
+    /// All notes with their keys, also of keys that are forgotten.
+    pub(crate) fn notes(&mut self) -> impl Iterator<Item = (u64, &mut N)> {
+        self.history.notes()
     }
 
     /// Forgets a key.
@@ -90,7 +107,7 @@ impl Curve for ExactLru {
         for batch in keys.chunks(BATCH) {
             self.distances.touch(batch);
             for key in batch {
-                let Some(distance) = self.distances.access(*key) else { continue };
+                let Some((distance, ())) = self.distances.access(*key) else { continue };
                 let at = distance as usize;
                 if at >= self.histogram.len() {
                     // Distances are below the number of keys; as many places as keys are enough for a while.

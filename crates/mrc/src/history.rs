@@ -7,15 +7,29 @@ use crate::table::{Slot, Table};
 const POSITIONS_PER_KEY: usize = 8;
 const POSITIONS_MIN: usize = 4096;
 
+/// What is kept with a key beside its position.
+pub trait Note: Copy + Default {
+    /// From which position on other keys count as used since the key at `at` was.
+    #[inline]
+    fn since(self, at: usize) -> usize {
+        at
+    }
+
+    /// Positions are dealt anew.
+    fn follow(&mut self, _ranks: &Ranks) {}
+}
+
+impl Note for () {}
+
 /// Positions grow with time. A key's newest position is in the table, and its bit is set while it counts.
 #[derive(Debug)]
-pub struct History {
-    table: Table,
+pub struct History<N = ()> {
+    table: Table<N>,
     live: Bits,
     next: usize,
 }
 
-impl History {
+impl<N: Note> History<N> {
     pub fn new() -> Self {
         Self { table: Table::new(), live: Bits::clear_of(POSITIONS_MIN), next: 0 }
     }
@@ -36,6 +50,23 @@ impl History {
     pub fn find(&self, key: u64) -> (Slot, Option<usize>) {
         let (slot, value) = self.table.find(key);
         (slot, value.map(|value| value as usize).filter(|at| self.live.get(*at)))
+    }
+
+    /// The note of the key at a slot.
+    #[inline]
+    pub fn note(&mut self, slot: Slot) -> &mut N {
+        self.table.note(slot)
+    }
+
+    /// All notes with their keys, also of keys that are forgotten.
+    pub fn notes(&mut self) -> impl Iterator<Item = (u64, &mut N)> {
+        self.table.notes()
+    }
+
+    /// The position that the next use gets.
+    #[inline]
+    pub fn next(&self) -> usize {
+        self.next
     }
 
     /// Gives a key the newest position; an older one of it must have been taken away.
@@ -75,7 +106,10 @@ impl History {
     pub fn compact(&mut self, floor: usize) -> Ranks {
         let ranks = Ranks::new(std::mem::take(&mut self.live), floor);
         let count = ranks.count();
-        self.table.rebuild(count, |_, value| ranks.kept(value as usize, floor).map(|at| at as u64));
+        self.table.rebuild_noted(count, |_, value, note| {
+            note.follow(&ranks);
+            ranks.kept(value as usize, floor).map(|at| at as u64)
+        });
         self.live = Bits::ones_of(count, (count * POSITIONS_PER_KEY).max(POSITIONS_MIN));
         self.next = count;
         ranks

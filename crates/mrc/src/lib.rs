@@ -7,6 +7,7 @@
 //! | [`ExactLru`] | LRU at every size at once, by stack distances | the trace's distinct blocks |
 //! | [`Simulation`] | LRU, FIFO, LRFU, S3-FIFO, SIEVE or the read cache's policy at given sizes | the sizes |
 //! | [`SampledLru`] | LRU at every size from a spatial sample (SHARDS) | the sample |
+//! | [`OnlineCurve`] | the same for what is read, while it goes on: writes and discards too, and the past counts less | nothing |
 //! | [`Miniature`] | any policy at given sizes, scaled down with the sample | the sizes × the rate |
 //!
 //! What they share: a [`table::Table`] from key to position that forgets lazily, and positions in order of time of which
@@ -17,10 +18,14 @@ mod bits;
 mod curve;
 mod exact;
 mod fifo;
+mod histogram;
 mod history;
 mod lrfu;
 mod lru;
+pub mod online;
+pub mod planted;
 mod s3fifo;
+mod sample;
 mod sampled;
 mod sieve;
 mod simulation;
@@ -28,7 +33,9 @@ mod table;
 
 pub use curve::{Curve, Point, spread_sizes};
 pub use exact::ExactLru;
-pub use sampled::{Miniature, Rate, RateError, SampledLru};
+pub use online::{Access, Online, OnlineCurve};
+pub use sample::{Rate, RateError};
+pub use sampled::{Miniature, SampledLru};
 pub use simulation::{Policy, Simulation};
 
 /// Keys whose table entries are fetched ahead of use: enough to keep the memory busy, few enough to stay in the

@@ -6,63 +6,11 @@
 //! more or fewer requests than expected were sampled, a few very popular keys were or were not, and they would hit at
 //! nearly any size; the difference is given to the hits.
 
-use std::collections::BinaryHeap;
-use std::fmt;
-
 use crate::BATCH;
 use crate::curve::{Curve, Point};
-use crate::exact::Distances;
+use crate::histogram::Histogram;
+use crate::sample::{KeySample, Rate, mix};
 use crate::simulation::{Policy, Simulation};
-
-/// The output of the generator wyrand (Wang Yi, wyhash) in the state that the key makes: the two halves of a product of
-/// twice the width, which every bit of the key changes. Half the instructions of a hash of shifts and multiplications.
-#[inline]
-fn mix(key: u64) -> u64 {
-    // The key 0 shall not be 0, which every sample takes.
-    let state = (key ^ 0x2d35_8dcc_aa6c_78a5).wrapping_mul(0xa076_1d64_78bd_642f);
-    let product = u128::from(state) * u128::from(state ^ 0xe703_7ed1_a0b4_28db);
-    product as u64 ^ (product >> 64) as u64
-}
-
-/// Share of the keys that is sampled: above 0, at most 1.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
-    /// The highest hash that is sampled.
-    threshold: u64,
-}
-
-/// A rate that is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateError;
-
-impl fmt::Display for RateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a sampling rate is above 0 and at most 1, for example 0.01")
-    }
-}
-
-impl std::error::Error for RateError {}
-
-impl Rate {
-    /// All keys.
-    pub const ALL: Self = Self { threshold: u64::MAX };
-
-    /// # Errors
-    /// If `share` is not above 0 and at most 1.
-    pub fn new(share: f64) -> Result<Self, RateError> {
-        if !(share > 0.0 && share <= 1.0) {
-            return Err(RateError);
-        }
-        // 2^64 itself and above saturate.
-        Ok(Self { threshold: (share * 2f64.powi(64)) as u64 })
-    }
-
-    /// The share of the keys.
-    #[must_use]
-    pub fn share(self) -> f64 {
-        (self.threshold as f64 + 1.0) / 2f64.powi(64)
-    }
-}
 
 /// Takes the sampled ones of keys.
 #[derive(Debug)]
@@ -129,7 +77,7 @@ const CHUNK: usize = 2048;
 #[derive(Debug)]
 pub struct SampledLru {
     sampler: Sampler,
-    sample: KeySample,
+    counted: Counted,
     /// All requests, sampled or not.
     requests: u64,
 }
@@ -149,52 +97,43 @@ impl SampledLru {
     }
 
     fn new(rate: Rate, keys_max: usize) -> Self {
-        Self { sampler: Sampler::new(), sample: KeySample::new(rate, keys_max), requests: 0 }
+        Self { sampler: Sampler::new(), counted: Counted::new(rate, keys_max), requests: 0 }
     }
 
     /// The rate now: that of a bounded sample falls.
     #[must_use]
     pub fn rate(&self) -> Rate {
-        self.sample.rate
+        self.counted.sample.rate()
     }
 }
 
+/// Buckets that are at most 0.05 % of their distance wide.
+type Fine = Histogram<4096>;
+
 /// What is known of the sampled keys.
 #[derive(Debug)]
-struct KeySample {
-    rate: Rate,
-    /// Requests that one of a sampled key stands for.
-    weight: f64,
-    keys_max: usize,
-    /// The sampled keys by hash; empty while their number is not bounded.
-    highest: BinaryHeap<(u64, u64)>,
-    distances: Distances,
-    histogram: Histogram,
+struct Counted {
+    sample: KeySample,
+    histogram: Fine,
     /// Requests that the sampled ones stand for.
     represented: f64,
 }
 
-impl KeySample {
+impl Counted {
     fn new(rate: Rate, keys_max: usize) -> Self {
-        Self {
-            rate,
-            weight: 1.0 / rate.share(),
-            keys_max,
-            highest: BinaryHeap::new(),
-            distances: Distances::new(),
-            histogram: Histogram::default(),
-            represented: 0.0,
-        }
+        Self { sample: KeySample::new(rate, keys_max), histogram: Fine::new(), represented: 0.0 }
     }
 
     fn take(&mut self, sampled: &[u64]) {
         for batch in sampled.chunks(BATCH) {
-            self.distances.touch(batch);
+            self.sample.touch(batch);
             let mut found = [(0, 0.0); BATCH];
             let mut count = 0;
             for key in batch {
-                if let Some(place) = self.access(*key) {
-                    found[count] = place;
+                let Some(used) = self.sample.access(*key) else { continue };
+                self.represented += used.weight;
+                if let Some(distance) = used.distance {
+                    found[count] = (Fine::bucket(distance), used.weight);
                     count += 1;
                 }
             }
@@ -202,49 +141,12 @@ impl KeySample {
             found[..count].iter().for_each(|(bucket, weight)| self.histogram.add(*bucket, *weight));
         }
     }
-
-    /// Where the histogram counts a key, and with which weight, if it was used before.
-    #[inline]
-    fn access(&mut self, key: u64) -> Option<(usize, f64)> {
-        let is_bounded = self.keys_max < usize::MAX;
-        // The rate may have fallen since the key was taken.
-        if is_bounded && mix(key) > self.rate.threshold {
-            return None;
-        }
-        let weight = self.weight;
-        self.represented += weight;
-        if let Some(others) = self.distances.access(key) {
-            // To the nearest: distances are far below 2^52.
-            return Some((Histogram::bucket((others as f64 * weight + 0.5) as u64), weight));
-        }
-        if is_bounded {
-            self.highest.push((mix(key), key));
-            if self.distances.keys() > self.keys_max {
-                self.lower();
-            }
-        }
-        None
-    }
-
-    /// Takes the keys of the highest hash out of the sample, and no such keys from now on.
-    fn lower(&mut self) {
-        let Some((highest, _)) = self.highest.peek().copied() else { return };
-        while let Some((hash, key)) = self.highest.peek().copied() {
-            if hash < highest {
-                break;
-            }
-            self.highest.pop();
-            self.distances.forget(key);
-        }
-        self.rate.threshold = highest.saturating_sub(1);
-        self.weight = 1.0 / self.rate.share();
-    }
 }
 
 impl Curve for SampledLru {
     fn feed(&mut self, keys: &[u64]) {
         self.requests += keys.len() as u64;
-        self.sampler.sample(self.sample.rate, keys, |sampled| self.sample.take(sampled));
+        self.sampler.sample(self.rate(), keys, |sampled| self.counted.take(sampled));
     }
 
     fn requests(&self) -> u64 {
@@ -252,73 +154,14 @@ impl Curve for SampledLru {
     }
 
     fn distinct(&self) -> Option<u64> {
-        Some((self.sample.distances.keys() as f64 / self.sample.rate.share()).round() as u64)
+        Some((self.counted.sample.keys() as f64 / self.rate().share()).round() as u64)
     }
 
     fn points(&self, sizes: &[u64]) -> Vec<Point> {
-        let sums = self.sample.histogram.sums();
-        let missing = self.requests as f64 - self.sample.represented;
+        let sums = self.counted.histogram.sums();
+        let missing = self.requests as f64 - self.counted.represented;
         let hits = |size: u64| if size == 0 { 0.0 } else { sums.below(size) + missing };
         sizes.iter().map(|size| Point::estimated(*size, hits(*size), self.requests)).collect()
-    }
-}
-
-/// Distances below this have a bucket each; above, each doubling has half as many buckets.
-const EXACT: u64 = 1 << 12;
-const PER_DOUBLING: usize = (EXACT / 2) as usize;
-
-/// Weights by distance, in buckets that are at most 0.05 % of the distance wide: its memory does not grow with the trace.
-#[derive(Debug, Default)]
-struct Histogram {
-    buckets: Vec<f64>,
-}
-
-impl Histogram {
-    fn bucket(distance: u64) -> usize {
-        let doublings = (distance / EXACT).checked_ilog2().map_or(0, |log| log + 1);
-        // Within its doubling, the leading bits of the distance.
-        (distance >> doublings) as usize + doublings as usize * PER_DOUBLING
-    }
-
-    /// The smallest distance of a bucket.
-    fn smallest(bucket: usize) -> u64 {
-        if (bucket as u64) < EXACT {
-            return bucket as u64;
-        }
-        let doublings = (bucket / PER_DOUBLING - 1) as u32;
-        let leading = (bucket % PER_DOUBLING + PER_DOUBLING) as u64;
-        leading.checked_shl(doublings).filter(|smallest| smallest >> doublings == leading).unwrap_or(u64::MAX)
-    }
-
-    #[inline]
-    fn add(&mut self, bucket: usize, weight: f64) {
-        if bucket >= self.buckets.len() {
-            self.buckets.resize(bucket + 1, 0.0);
-        }
-        self.buckets[bucket] += weight;
-    }
-
-    fn sums(&self) -> Sums<'_> {
-        let sum = |sum: &mut f64, weight: &f64| Some(std::mem::replace(sum, *sum + weight));
-        Sums { histogram: self, before: self.buckets.iter().scan(0.0, sum).collect() }
-    }
-}
-
-struct Sums<'a> {
-    histogram: &'a Histogram,
-    /// Weight before each bucket.
-    before: Vec<f64>,
-}
-
-impl Sums<'_> {
-    /// The weight of all distances below this one; within a bucket, its share.
-    fn below(&self, distance: u64) -> f64 {
-        let bucket = Histogram::bucket(distance);
-        let (Some(before), Some(weight)) = (self.before.get(bucket), self.histogram.buckets.get(bucket)) else {
-            return self.histogram.buckets.iter().sum();
-        };
-        let (from, to) = (Histogram::smallest(bucket), Histogram::smallest(bucket + 1));
-        before + weight * (distance - from) as f64 / (to - from) as f64
     }
 }
 
@@ -383,16 +226,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_shares() {
-        assert_eq!(Rate::new(1.0), Ok(Rate::ALL));
-        assert!((Rate::new(0.01).unwrap().share() - 0.01).abs() < 1e-12);
-        assert!(Rate::new(1e-30).is_ok());
-        for none in [0.0, -0.1, 1.000_001, f64::NAN, f64::INFINITY] {
-            assert_eq!(Rate::new(none), Err(RateError));
-        }
-    }
-
-    #[test]
     fn the_hash_spreads_regular_keys() {
         let rate = Rate::new(0.01).unwrap();
         for step in [1, 8, 4096, 1 << 20, 1 << 40, 0x9e37_79b9_7f4a_7c15] {
@@ -410,16 +243,6 @@ mod tests {
             let taken = rare(&keys, u64::MAX >> shift, &mut some);
             prop_assert_eq!(taken, common(&keys, u64::MAX >> shift, &mut all));
             prop_assert_eq!(&some[..taken], &all[..taken]);
-        }
-
-        #[test]
-        fn buckets_are_narrow_and_in_order(distance in any::<u64>(), shift in 0u32..64) {
-            let distance = distance >> shift;
-            let bucket = Histogram::bucket(distance);
-            let (from, to) = (Histogram::smallest(bucket), Histogram::smallest(bucket + 1));
-            prop_assert!(from <= distance && (distance < to || to == u64::MAX), "{from} {distance} {to}");
-            prop_assert!(distance < EXACT || (to - from) as f64 <= distance as f64 / 2000.0);
-            prop_assert_eq!(Histogram::bucket(from), bucket);
         }
     }
 }

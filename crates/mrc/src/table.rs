@@ -11,34 +11,36 @@ const FREE: u64 = u64::MAX;
 const SLOTS_MIN: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct Entry<N> {
     key: u64,
     value: u64,
+    note: N,
 }
 
 /// Where a key's entry is, or would be. Good until the table is rebuilt.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot(usize);
 
-/// See the module. Values are below `u64::MAX`.
+/// See the module. Values are below `u64::MAX`. Owners may keep a note with each value.
 #[derive(Debug)]
-pub struct Table {
+pub struct Table<N = ()> {
     /// A power of two of them.
-    entries: Vec<Entry>,
+    entries: Vec<Entry<N>>,
     shift: u32,
     used: usize,
 }
 
-impl Table {
+impl<N: Copy + Default> Table<N> {
     pub fn new() -> Self {
         Self::with_slots(SLOTS_MIN)
     }
 
     fn with_slots(slots: usize) -> Self {
-        Self { entries: vec![Entry { key: 0, value: FREE }; slots], shift: 64 - slots.trailing_zeros(), used: 0 }
+        let free = Entry { key: 0, value: FREE, note: N::default() };
+        Self { entries: vec![free; slots], shift: 64 - slots.trailing_zeros(), used: 0 }
     }
 
-    /// Where the search for a key begins. Samples are taken by another hash (`sampled::mix`): with the same one, all
+    /// Where the search for a key begins. Samples are taken by another hash (`sample::mix`): with the same one, all
     /// sampled keys would meet in one corner of the table.
     #[inline]
     fn start(&self, key: u64) -> usize {
@@ -82,23 +84,45 @@ impl Table {
         self.used * 8 >= self.entries.len() * 5
     }
 
-    /// Sets a key's value at the slot that [`Self::find`] gave.
+    /// Sets a key's value at the slot that [`Self::find`] gave; its note is the default one again.
     #[inline]
     pub fn put(&mut self, slot: Slot, key: u64, value: u64) {
+        self.put_noted(slot, key, value, N::default());
+    }
+
+    #[inline]
+    fn put_noted(&mut self, slot: Slot, key: u64, value: u64, note: N) {
         let entry = &mut self.entries[slot.0];
         self.used += usize::from(entry.value == FREE);
-        *entry = Entry { key, value };
+        *entry = Entry { key, value, note };
+    }
+
+    /// The note of the value at a slot that [`Self::find`] gave.
+    #[inline]
+    pub fn note(&mut self, slot: Slot) -> &mut N {
+        &mut self.entries[slot.0].note
+    }
+
+    /// All notes with their keys, also of what the owner has forgotten.
+    pub fn notes(&mut self) -> impl Iterator<Item = (u64, &mut N)> {
+        let taken = self.entries.iter_mut().filter(|entry| entry.value != FREE);
+        taken.map(|entry| (entry.key, &mut entry.note))
     }
 
     /// Keeps what `keep` gives a new value, at most `live` entries, with room for half as many more before it is full.
     pub fn rebuild(&mut self, live: usize, mut keep: impl FnMut(u64, u64) -> Option<u64>) {
+        self.rebuild_noted(live, |key, value, _| keep(key, value));
+    }
+
+    /// The same for who changes notes too.
+    pub fn rebuild_noted(&mut self, live: usize, mut keep: impl FnMut(u64, u64, &mut N) -> Option<u64>) {
         let wanted = (live + live / 2 + 1) * 8 / 5 + 1;
         let mut rebuilt = Self::with_slots(wanted.next_power_of_two().max(SLOTS_MIN));
-        let used = close_up(&mut self.entries, |_, value| (value != FREE).then_some(value));
+        let used = close_up(&mut self.entries, |_, value, _| (value != FREE).then_some(value));
         let kept = close_up(&mut self.entries[..used], &mut keep);
-        for Entry { key, value } in &self.entries[..kept] {
+        for Entry { key, value, note } in &self.entries[..kept] {
             let (slot, _) = rebuilt.find(*key);
-            rebuilt.put(slot, *key, *value);
+            rebuilt.put_noted(slot, *key, *value, *note);
         }
         *self = rebuilt;
     }
@@ -107,12 +131,12 @@ impl Table {
 /// Moves what `keep` gives a new value to the front, and says how much that is. All is moved and some overwritten: a
 /// branch on what nobody can guess costs more.
 #[inline]
-fn close_up(entries: &mut [Entry], mut keep: impl FnMut(u64, u64) -> Option<u64>) -> usize {
+fn close_up<N: Copy>(entries: &mut [Entry<N>], mut keep: impl FnMut(u64, u64, &mut N) -> Option<u64>) -> usize {
     let mut count = 0;
     for at in 0..entries.len() {
-        let Entry { key, value } = entries[at];
-        let kept = keep(key, value);
-        entries[count] = Entry { key, value: kept.unwrap_or(FREE) };
+        let Entry { key, value, mut note } = entries[at];
+        let kept = keep(key, value, &mut note);
+        entries[count] = Entry { key, value: kept.unwrap_or(FREE), note };
         count += usize::from(kept.is_some());
     }
     count
@@ -129,7 +153,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map_that_forgets_when_told(steps in prop::collection::vec((0u64..300, 0u64..1000), 1..2000)) {
-            let mut table = Table::new();
+            let mut table: Table = Table::new();
             let mut naive = HashMap::new();
             for (key, value) in steps {
                 // Keys that differ in high bits alone, in low bits alone, and by multiples of a power of two.

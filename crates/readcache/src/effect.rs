@@ -73,6 +73,17 @@ pub enum Effect {
         /// Source.
         from: Slice,
     },
+    /// Tell a member that a segment is not needed: what is there may read as anything, and its room may be somebody else's.
+    DiscardSegment {
+        /// Its name.
+        id: EffectId,
+        /// Which member.
+        member: MemberId,
+        /// First byte on the member.
+        offset: u64,
+        /// Bytes.
+        length: u32,
+    },
     /// Write the backing volume.
     Write {
         /// Its name.

@@ -99,10 +99,10 @@ impl From<Effect> for Action {
         let moved = |id, target, operation, offset, slice: Slice, meaning| {
             Self::Io(Io { id, target, operation, offset, length: slice.length.into(), memory: Some(slice), meaning })
         };
-        let bare = |id, operation, offset, length| {
-            let (target, meaning) = (Target::Backing, Meaning::Done);
-            Self::Io(Io { id, target, operation, offset, length, memory: None, meaning })
+        let without_bytes = |id, target, operation, offset, length| {
+            Self::Io(Io { id, target, operation, offset, length, memory: None, meaning: Meaning::Done })
         };
+        let bare = |id, operation, offset, length| without_bytes(id, Target::Backing, operation, offset, length);
         match effect {
             Effect::Read { id, target, offset, into, checksums } => {
                 let meaning = checksums.map_or(Meaning::Done, Meaning::Checked);
@@ -111,6 +111,9 @@ impl From<Effect> for Action {
             Effect::WriteSegment { id, member, offset, from } => {
                 let operation = Operation::Write { fua: false };
                 moved(id, Target::Member(member), operation, offset, from, Meaning::Summed)
+            }
+            Effect::DiscardSegment { id, member, offset, length } => {
+                without_bytes(id, Target::Member(member), Operation::Discard, offset, length.into())
             }
             Effect::Write { id, offset, from, fua } => {
                 moved(id, Target::Backing, Operation::Write { fua }, offset, from, Meaning::Done)

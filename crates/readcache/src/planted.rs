@@ -36,6 +36,10 @@ surgetank_model::plant_bugs! {
         DroppedReused,
         /// The checksum of what is read is not asked for.
         Unchecked,
+        /// A cache that is to be smaller stays as large.
+        LimitForgotten,
+        /// A segment is used again while its member is being told that nothing is there.
+        ParkedBeforeTold,
         /// A segment is read before its write has ended.
         ReadBeforeWritten,
     }

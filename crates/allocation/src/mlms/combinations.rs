@@ -1,5 +1,7 @@
 //! Which shares meet all SLOs at once, and what to do with what they leave.
 
+use std::collections::BTreeMap;
+
 use surgetank_model::Bytes;
 
 use super::{Surface, relaxed};
@@ -109,7 +111,6 @@ impl<'a> Search<'a> {
     /// The combination of the best fair speedup.
     pub fn best(&self) -> Option<Shares> {
         let mut combinations = self.combinations();
-        combinations.retain(|combination| self.fits(&combination.seconds));
         combinations.truncate(FINISHED);
         let mut best: Option<(f64, Shares)> = None;
         for combination in combinations {
@@ -128,6 +129,7 @@ impl<'a> Search<'a> {
         let mut beam = vec![nothing];
         // The fair share is among them, whatever the beam leaves out.
         let fair = |of: usize| &self.problem.applications[of].fair;
+        let users = self.problem.users();
         for application in 0..self.surfaces.len() {
             let member = &self.problem.applications[application];
             let mut next = Vec::new();
@@ -136,17 +138,18 @@ impl<'a> Search<'a> {
                     let mut longer = combination.clone();
                     longer.firsts.push(first);
                     longer.seconds.push(second);
-                    let part = |bytes: Bytes, of: Bytes| bytes.get() as f64 / of.get() as f64;
-                    longer.need += part(first, self.problem.level1[member.level1].cache)
-                        + part(second, self.problem.reachable(application));
+                    let part = |bytes: Bytes, of: Bytes| bytes.get() as f64 / of.get().max(1) as f64;
+                    let is_alone = users[member.level1].len() == 1;
+                    // What only one application can use is not needed by another.
+                    let first_need = if is_alone { 0.0 } else { part(first, self.problem.level1[member.level1].cache) };
+                    longer.need += first_need + part(second, self.problem.reachable(application));
                     if planted(Bug::CombinationsUnfiltered) || self.has_room(&longer) {
                         next.push(longer);
                     }
                 }
             }
             next.sort_by(|a, b| a.need.total_cmp(&b.need));
-            next.truncate(BEAM);
-            beam = next;
+            beam = self.kept(next);
         }
         let all = 0..self.surfaces.len();
         if all.clone().all(|of| matches!(self.problem.applications[of].slo, Slo::AboveFair(_))) {
@@ -155,6 +158,21 @@ impl<'a> Search<'a> {
             beam.insert(0, Combination { firsts, seconds, need: 0.0 });
         }
         beam
+    }
+
+    /// Of combinations by need those that go on: they have a place, and each first-level share of the latest application has its
+    /// turn, or the beam would be of one kind.
+    fn kept(&self, combinations: Vec<Combination>) -> Vec<Combination> {
+        let mut turns: BTreeMap<Option<Bytes>, usize> = BTreeMap::new();
+        let mut in_turn: Vec<(usize, Combination)> = Vec::new();
+        for combination in combinations {
+            let turn = turns.entry(combination.firsts.last().copied()).or_default();
+            in_turn.push((*turn, combination));
+            *turn += 1;
+        }
+        in_turn.sort_by_key(|(turn, _)| *turn);
+        let combinations = in_turn.into_iter().map(|(_, combination)| combination);
+        combinations.filter(|combination| self.fits(&combination.seconds)).take(BEAM).collect()
     }
 
     fn has_room(&self, combination: &Combination) -> bool {
@@ -195,7 +213,7 @@ impl<'a> Search<'a> {
         }
         let all: Vec<usize> = (0..seconds.len()).collect();
         let cache: u64 = self.has.iter().map(|has| has.get()).sum();
-        let part = (cache / PARTS / self.has.len() as u64).max(1);
+        let part = (cache / PARTS / self.has.len().max(1) as u64).max(1);
         loop {
             let with = |user: usize| (firsts[user], Bytes::new(seconds[user].get() + part));
             let gains = self.gains(&all, &with, (&firsts, &seconds));

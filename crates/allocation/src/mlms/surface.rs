@@ -40,7 +40,8 @@ pub const SAMPLES_MIN: usize = TERMS;
 
 const TERMS: usize = 6;
 
-type Terms = [f64; TERMS];
+/// The terms of a surface at one point.
+type Values = [f64; TERMS];
 
 impl Surface {
     /// The surface of the least sum of squared errors among those that never rise. `extent` is what the application can
@@ -49,6 +50,11 @@ impl Surface {
     /// # Errors
     /// If samples are too few, or none.
     pub fn fit(samples: &[Sample], extent: (Bytes, Bytes)) -> Result<Self, FitError> {
+        Self::fit_above(samples, extent, 0.0)
+    }
+
+    /// The same among those that are nowhere below `least_ms`, which is what a hit in level 1 takes.
+    pub(super) fn fit_above(samples: &[Sample], extent: (Bytes, Bytes), least_ms: f64) -> Result<Self, FitError> {
         if samples.len() < SAMPLES_MIN {
             return Err(FitError::TooFew(samples.len()));
         }
@@ -57,17 +63,24 @@ impl Surface {
             return Err(FitError::Latency(sample.latency_ms));
         }
         let extent = (extent.0.get().max(1) as f64, extent.1.get().max(1) as f64);
-        let rows: Vec<(Terms, f64)> = samples
-            .iter()
-            .map(|sample| (terms(sample.first.get() as f64, sample.second.get() as f64, extent), sample.latency_ms))
-            .collect();
-        Ok(Self { coefficients: super::fit::fit(&rows), extent })
+        let at = |sample: &Sample| values(sample.first.get() as f64, sample.second.get() as f64, extent);
+        let rows: Vec<(Values, f64)> =
+            samples.iter().map(|sample| (at(sample), sample.latency_ms - least_ms)).collect();
+        let mut coefficients = super::fit::fit(&rows);
+        coefficients[0] += least_ms;
+        Ok(Self { coefficients, extent })
+    }
+
+    /// The same, raised as a whole if it falls below this with enough cache.
+    pub(crate) fn at_least(mut self, least_ms: f64) -> Self {
+        self.coefficients[0] = self.coefficients[0].max(least_ms);
+        self
     }
 
     /// The latency with these shares, in bytes.
     #[must_use]
     pub fn at(&self, first: f64, second: f64) -> f64 {
-        terms(first, second, self.extent).iter().zip(self.coefficients).map(|(term, factor)| term * factor).sum()
+        values(first, second, self.extent).iter().zip(self.coefficients).map(|(term, factor)| term * factor).sum()
     }
 
     /// Up to which shares it falls.
@@ -89,7 +102,7 @@ impl Surface {
     }
 }
 
-fn terms(first: f64, second: f64, extent: (f64, f64)) -> Terms {
+fn values(first: f64, second: f64, extent: (f64, f64)) -> Values {
     let left = |size: f64, end: f64| (1.0 - size / end).max(0.0);
     let (u, v, w) = (left(first, extent.0), left(second, extent.1), left(first + second, extent.0 + extent.1));
     [1.0, u, v, u * u, v * v, w * w]

@@ -10,23 +10,29 @@ use crate::placement::Network;
 use crate::planted::{Bug, planted};
 use crate::problem::Problem;
 
-/// What applications may want too much, in units: what rounding does.
+/// A row counts as met up to this, in parts of the servers that it is about: solvers are not more exact.
 const SLACK: f64 = 1e-7;
 
 /// Sets of which the program knows from the start: those who reach the same servers, or some of them.
 const SETS_MAX: usize = 64;
 
+/// Flows are in whole numbers: all servers together have this many grains, so that a grain is far below what solvers resolve.
+const GRAINS: f64 = (1_u64 << 50) as f64;
+
 impl Built {
     /// Solves the program such that all second-level shares have a place.
     pub fn minimise(&mut self, problem: &Problem) -> Result<Solution, Failure> {
-        let has: Vec<Bytes> = problem.level2.iter().map(|server| server.cache).collect();
-        let servers = network(problem, &has);
-        for set in first_sets(&servers) {
-            let row = self.row(&servers, &set);
-            self.program.rows.push(row);
-        }
         let mut program = std::mem::take(&mut self.program);
-        let solution = program.minimise(&mut |values| self.overdrawn(&servers, values));
+        let solution = if problem.level2.is_empty() {
+            program.minimise(&mut |_| Vec::new())
+        } else {
+            let has: Vec<Bytes> = (problem.second_segments().iter())
+                .map(|segments| Bytes::new(segments.get() * problem.segment))
+                .collect();
+            let servers = network(problem, &has);
+            program.rows.extend(first_sets(&servers).iter().map(|set| self.row(&servers, set)));
+            program.minimise(&mut |values| self.overdrawn(&servers, values))
+        };
         self.program = program;
         solution
     }
@@ -36,33 +42,43 @@ impl Built {
         if planted(Bug::CutsIgnored) {
             return Vec::new();
         }
-        let enlarged: Vec<Bytes> = (0..servers.has.len())
+        let enlarged: Vec<f64> = (0..servers.has.len())
             .map(|server| {
-                let added = self.added_second.get(server).map_or(0.0, |added| values[*added] * self.unit);
-                Bytes::new(servers.has[server].get() + added.round() as u64)
+                let parts = self.added_second.get(server).map_or(1.0, |added| 1.0 + values[*added]);
+                servers.has[server].get() as f64 * parts
             })
             .collect();
-        let wants = self.second_at(values);
-        let Some((_, cut)) = (Network { has: &enlarged, reach: servers.reach.clone() }).unplaced(&wants) else {
+        let grains = GRAINS / enlarged.iter().sum::<f64>();
+        let in_grains = |bytes: f64| Bytes::new((bytes * grains) as u64);
+        let has: Vec<Bytes> = enlarged.into_iter().map(in_grains).collect();
+        let wants: Vec<Bytes> = self.shares(values).into_iter().map(|(_, second)| in_grains(second)).collect();
+        let Some((_, cut)) = (Network { has: &has, reach: servers.reach.clone() }).unplaced(&wants) else {
             return Vec::new();
         };
         let mut rows = Vec::new();
         for set in connected(servers, &cut.applications) {
             let row = self.row(servers, &set);
             let drawn: f64 = row.terms.iter().map(|(column, factor)| values[*column] * factor).sum();
-            if drawn > row.limit + SLACK * (1.0 + row.limit) {
+            if drawn > row.limit + SLACK {
                 rows.push(row);
             }
         }
         rows
     }
 
+    /// A set of applications has at most what the servers have that it reaches: in parts of these.
     fn row(&self, servers: &Network<'_>, set: &[usize]) -> Row {
         let reached = servers.reached_by(set);
-        let limit = reached.iter().map(|server| servers.has[*server].get() as f64).sum::<f64>() / self.unit;
-        let added = reached.iter().filter_map(|server| self.added_second.get(*server)).map(|added| (*added, -1.0));
-        let terms = set.iter().map(|application| (self.columns[*application].second, 1.0)).chain(added).collect();
-        Row { terms, exact: false, limit }
+        let has = |server: usize| servers.has[server].get() as f64;
+        let all: f64 = reached.iter().map(|server| has(*server)).sum();
+        let reserved: f64 = set.iter().map(|application| self.columns[*application].reserved.1).sum();
+        let added = reached.iter().filter_map(|server| Some((*self.added_second.get(*server)?, -has(*server) / all)));
+        let share = |application: &usize| {
+            let columns = &self.columns[*application];
+            (columns.second, columns.second_unit / all)
+        };
+        let terms = set.iter().map(share).chain(added).collect();
+        Row { terms, exact: false, limit: (1.0 - reserved / all).max(0.0) }
     }
 }
 

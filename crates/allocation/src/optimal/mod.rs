@@ -1,32 +1,33 @@
 //! The plan of the least Σ latency ÷ fair latency at which every SLO holds.
 
 mod build;
+mod choose;
 mod cuts;
 mod infeasible;
+mod round;
 mod terms;
 
-use surgetank_model::Bytes;
-
 use crate::baselines;
-use crate::lp::{Failure, Solution};
-use crate::placement::Place;
-use crate::plan::{Basis, Change, Fallback, Plan, TOLERANCE, amounts_of, overcommitted, verify};
+use crate::lp::Failure;
+use crate::plan::{Fallback, Plan, change, changes_too_much};
 use crate::planted::{Bug, planted};
-use crate::problem::{Amount, Estimate, Hierarchy, Problem};
+use crate::problem::{Amount, Estimate, Problem};
+use crate::verify::{meets_targets, verify};
 
-use build::{Built, MARGIN_MAX, MARGIN_WEIGHT, Plot, network};
 pub(crate) use build::{Goal, Range};
-use terms::Mode;
+use build::{MARGIN_MAX, MARGIN_WEIGHT, Request};
+use choose::chosen;
+use round::rounded;
 
 /// Measured violations in a row after which nobody trusts the models.
 const VIOLATIONS_MAX: u32 = 2;
 
-/// A plan that is better by less than this part keeps what is.
+/// A plan that is better by less than this an application keeps what is.
 const TIE: f64 = 1e-6;
 
-/// Up to so many applications of an inclusive hierarchy the solver chooses for each where its blocks are; beyond it does for
-/// those alone for which the first solution leaves it open.
-const CHOICES_MAX: usize = 8;
+/// A plan in whole segments that costs more than the program says, by more than this an application, is not the only one that
+/// is tried.
+const ROUNDING_COST: f64 = 1e-6;
 
 /// Plans both levels for this problem. The previous plan counts where the problem bounds changes, and stays if none is
 /// better. Every plan keeps what [`verify`] checks.
@@ -34,119 +35,128 @@ const CHOICES_MAX: usize = 8;
 /// If no plan meets all SLOs the answer is the fair share, with the reason as its basis.
 #[must_use]
 pub fn solve(problem: &Problem, previous: Option<&Plan>) -> Plan {
+    let former = previous.map(|plan| plan.amounts(problem));
+    let plan = kept_promises(problem, former.as_deref(), planned(problem, former.as_deref()));
+    let amounts: Vec<Amount> = plan.amounts(problem).into_iter().map(Option::unwrap_or_default).collect();
+    Plan { change: change(problem, former.as_deref(), &amounts), ..plan }
+}
+
+/// This plan, or, if it breaks a promise, the first that breaks none: the previous one, the fair share by the same promises, and
+/// the fair share that says what is wrong.
+fn kept_promises(problem: &Problem, former: Option<&[Option<Amount>]>, plan: Plan) -> Plan {
+    let Err(broken) = verify(problem, &plan) else { return plan };
+    let others = [former.and_then(complete), Some(fair(problem))];
+    let others = others.into_iter().flatten().map(|amounts| Plan::planned(problem, &amounts));
+    let kept = others.into_iter().find(|other| verify(problem, other).is_ok());
+    kept.unwrap_or_else(|| baselines::fallback(problem, Fallback::Solver(broken.to_string())))
+}
+
+/// Whether a problem has a plan that meets all SLOs, without what would help if it has none.
+fn is_feasible(problem: &Problem) -> bool {
+    found(problem, None).is_ok()
+}
+
+fn fair(problem: &Problem) -> Vec<Amount> {
+    problem.applications.iter().map(|member| member.fair.clone()).collect()
+}
+
+/// The amounts, if every application has one.
+fn complete(former: &[Option<Amount>]) -> Option<Vec<Amount>> {
+    former.iter().cloned().collect()
+}
+
+fn planned(problem: &Problem, former: Option<&[Option<Amount>]>) -> Plan {
     let violated = problem.applications.iter().find(|member| member.violations >= VIOLATIONS_MAX);
     if let Some(member) = violated.filter(|_| !planted(Bug::ViolationsIgnored)) {
         let (application, times) = (member.name.clone(), member.violations);
         return baselines::fallback(problem, Fallback::Violated { application, times });
     }
-    let former = previous.map(|plan| plan.amounts(problem)).filter(|_| !planted(Bug::PreviousIgnored));
-    let plan = match amounts(problem, former.as_deref()) {
-        Ok((amounts, change)) => {
-            let best = Plan { change, ..Plan::of(problem, &amounts, Basis::Optimal, Estimate::Split) };
-            former.and_then(|former| kept(problem, &former, &best)).unwrap_or(best)
-        }
-        Err(Failure::Infeasible) => infeasible::explain(problem),
+    match found(problem, former.filter(|_| !planted(Bug::PreviousIgnored))) {
+        Ok(plan) => plan,
         Err(Failure::Solver(message)) => baselines::fallback(problem, Fallback::Solver(message)),
-    };
-    debug_assert_eq!(verify(problem, &plan), Ok(()));
-    plan
+        Err(Failure::Infeasible) => infeasible::explain(problem),
+    }
 }
 
-/// The best amounts within the change that the problem allows, or without if there are none.
-fn amounts(problem: &Problem, former: Option<&[Option<Amount>]>) -> Result<(Vec<Amount>, Change), Failure> {
-    if let (Some(change_max), Some(former)) = (problem.change_max, former)
-        && !planted(Bug::ChangeUnbounded)
-    {
-        let (first, second) = ranges(problem, former, change_max);
-        match best(problem, Goal::Speed, &first, &second, Some(former)) {
-            Err(Failure::Infeasible) => {}
-            found => return Ok((found?, Change::Within)),
-        }
-    }
+/// The best plan that meets all SLOs: within the change that the problem allows, or else any.
+fn found(problem: &Problem, former: Option<&[Option<Amount>]>) -> Result<Plan, Failure> {
+    let bound = problem.change_max.zip(former).filter(|_| !planted(Bug::ChangeUnbounded));
+    let bounded = bound.map(|(change_max, former)| ranges(problem, former, change_max));
     let free = vec![None; problem.applications.len()];
-    let amounts = best(problem, Goal::Speed, &free, &free, former)?;
-    let change = if problem.change_max.is_some() && former.is_some() { Change::Exceeded } else { Change::Within };
-    Ok((amounts, change))
+    let mut failure = None;
+    for (first, second) in bounded.into_iter().chain([(free.clone(), free)]) {
+        let is_bounded = first.iter().any(Option::is_some);
+        let request =
+            Request { problem, goal: Goal::Speed, first: &first, second: &second, former, is_reserved: false };
+        let mut candidates = Vec::new();
+        failure = tried(&request, &mut candidates).err().or(failure);
+        // What the solver says is not all there is: the fair share meets every bound that is above it.
+        let fair = fair(problem);
+        let is_near = |(index, before): (usize, &Option<Amount>)| {
+            before.as_ref().is_none_or(|before| !changes_too_much(problem, index, before, &fair[index]))
+        };
+        if !is_bounded || former.is_some_and(|former| former.iter().enumerate().all(is_near)) {
+            candidates.push(fair);
+        }
+        let plans = candidates.into_iter().filter(|amounts| meets_targets(problem, amounts));
+        let plans = plans.map(|amounts| Plan::planned(problem, &amounts));
+        let best = plans.min_by(|a, b| score(problem, a).total_cmp(&score(problem, b)));
+        let kept = former.and_then(|former| kept(problem, former, best.as_ref(), is_bounded));
+        if let Some(plan) = kept.or(best) {
+            return Ok(plan);
+        }
+    }
+    Err(failure.unwrap_or(Failure::Infeasible))
 }
 
-/// The best amounts with shares within these ranges.
-pub(crate) fn best(
+/// Adds the shares of programs to the candidates: of the program as it is, and if in whole segments these break an SLO or cost more
+/// than the program says, of the one that reserves what rounding takes.
+fn tried(request: &Request<'_>, candidates: &mut Vec<Vec<Amount>>) -> Result<(), Failure> {
+    let problem = request.problem;
+    let (built, solution) = chosen(request)?;
+    let is_moved = problem.applications.iter().any(|member| member.estimate == Estimate::Whole);
+    candidates.push(rounded(request, &built, &solution, false));
+    if is_moved {
+        candidates.push(rounded(request, &built, &solution, true));
+    }
+    let most = built.constant + solution.cost + ROUNDING_COST * problem.applications.len() as f64;
+    let is_as_said = |amounts: &Vec<Amount>| {
+        meets_targets(problem, amounts) && score(problem, &Plan::planned(problem, amounts)) <= most
+    };
+    if candidates.iter().any(is_as_said) {
+        return Ok(());
+    }
+    let reserved = Request { is_reserved: true, ..*request };
+    if let Ok((built, solution)) = chosen(&reserved) {
+        candidates.push(rounded(&reserved, &built, &solution, false));
+        if is_moved {
+            candidates.push(rounded(&reserved, &built, &solution, true));
+        }
+    }
+    Ok(())
+}
+
+/// The best amounts with shares within these ranges, without SLOs.
+pub(crate) fn fastest(
     problem: &Problem,
-    goal: Goal,
     first: &[Option<Range>],
     second: &[Option<Range>],
-    former: Option<&[Option<Amount>]>,
 ) -> Result<Vec<Amount>, Failure> {
-    let (built, solution) = chosen(problem, goal, first, second)?;
-    let mut firsts = built.first_at(&solution.values);
-    clip(problem, &mut firsts);
-    let seconds = built.second_at(&solution.values);
-    let has: Vec<Bytes> = problem.level2.iter().map(|server| server.cache).collect();
-    let former: Option<Vec<Place>> =
-        former.map(|former| former.iter().map(|amount| amount.clone().unwrap_or_default().level2).collect());
-    Ok(amounts_of(&firsts, network(problem, &has).place_most(&seconds, former.as_deref())))
-}
-
-/// The solution, with the better choice for each application of an inclusive hierarchy.
-fn chosen(
-    problem: &Problem,
-    goal: Goal,
-    first: &[Option<Range>],
-    second: &[Option<Range>],
-) -> Result<(Built, Solution), Failure> {
-    let solve = |modes: &[Mode]| {
-        let mut built = Built::new(&Plot { problem, goal, first, second, modes });
-        let solution = built.minimise(problem)?;
-        Ok((built, solution))
-    };
-    let behind = vec![Mode::Behind; problem.applications.len()];
-    let answer = solve(&behind);
-    if problem.hierarchy == Hierarchy::Exclusive || planted(Bug::FirstLevelAloneIgnored) {
-        return answer;
-    }
-    let is_open: Vec<bool> = match &answer {
-        Ok((built, solution)) if problem.applications.len() > CHOICES_MAX => {
-            let (firsts, seconds) = (built.first_at(&solution.values), built.second_at(&solution.values));
-            firsts.iter().zip(&seconds).map(|(first, second)| second < first).collect()
-        }
-        // Without a solution everything is open.
-        _ => vec![true; problem.applications.len()],
-    };
-    if !is_open.contains(&true) {
-        return answer;
-    }
-    let modes: Vec<Mode> = is_open.iter().map(|open| if *open { Mode::Either } else { Mode::Behind }).collect();
-    match (solve(&modes), answer) {
-        (Ok(chosen), Ok(behind)) => Ok(if chosen.1.cost < behind.1.cost { chosen } else { behind }),
-        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
-        (Err(_), Err(failure)) => Err(failure),
-    }
-}
-
-/// Takes what rounding put on top of a server from the largest shares.
-fn clip(problem: &Problem, firsts: &mut [Bytes]) {
-    if planted(Bug::CapacityPerApplication) {
-        return;
-    }
-    for (server, users) in problem.users().into_iter().enumerate() {
-        let shared: u64 = users.iter().map(|user| firsts[*user].get()).sum();
-        let mut over = shared.saturating_sub(problem.level1[server].cache.get());
-        while let Some(largest) = users.iter().copied().max_by_key(|user| firsts[*user]).filter(|_| over > 0) {
-            let taken = over.min(firsts[largest].get());
-            firsts[largest] = Bytes::new(firsts[largest].get() - taken);
-            over -= taken;
-        }
-    }
+    let request = Request { problem, goal: Goal::SpeedWithoutSlos, first, second, former: None, is_reserved: false };
+    let (built, solution) = chosen(&request)?;
+    Ok(rounded(&request, &built, &solution, false))
 }
 
 /// What shares may become when each changes by at most a part of what its application can reach of the level.
 fn ranges(problem: &Problem, former: &[Option<Amount>], change_max: f64) -> (Vec<Option<Range>>, Vec<Option<Range>>) {
-    let range = |amount: Bytes, of: Bytes| {
-        let (amount, change) = (amount.get() as f64, change_max * of.get() as f64);
-        ((amount - change).max(0.0), (amount + change).min(of.get() as f64))
+    let range = |amount: surgetank_model::Bytes, of: surgetank_model::Bytes| {
+        let (amount, of) = (amount.get() as f64, of.get() as f64);
+        // A server may have become smaller than the share.
+        let (low, high) = ((amount - change_max * of).clamp(0.0, of), (amount + change_max * of).clamp(0.0, of));
+        (low, high)
     };
     let first = |(amount, member): (&Option<Amount>, &crate::problem::Member)| {
-        amount.as_ref().map(|amount| range(amount.level1, problem.level1[member.level1].cache))
+        amount.as_ref().map(|amount| range(amount.level1, problem.first_cache(member.level1)))
     };
     let second = |(index, amount): (usize, &Option<Amount>)| {
         amount.as_ref().map(|amount| range(amount.second(), problem.reachable(index)))
@@ -154,15 +164,15 @@ fn ranges(problem: &Problem, former: &[Option<Amount>], change_max: f64) -> (Vec
     (former.iter().zip(&problem.applications).map(first).collect(), former.iter().enumerate().map(second).collect())
 }
 
-/// The former shares as a plan, if they still meet everything and the best ones are not better.
-fn kept(problem: &Problem, former: &[Option<Amount>], best: &Plan) -> Option<Plan> {
-    let amounts: Vec<Amount> = former.iter().cloned().collect::<Option<_>>()?;
-    let plan = Plan::of(problem, &amounts, Basis::Optimal, Estimate::Split);
-    let within = |(index, share): (usize, &crate::plan::Share)| {
-        share.latency_ms <= problem.target_ms(index) * (1.0 + TOLERANCE) || planted(Bug::BrokenPlanKept)
-    };
-    let is_good = score(problem, &plan) <= score(problem, best) + TIE * amounts.len() as f64;
-    let holds = overcommitted(problem, &amounts).is_none() && plan.shares.iter().enumerate().all(within);
+/// The former shares as a plan, if they still meet everything and the best ones are not better. Where changes are bounded each
+/// step is small, and so is what it has to gain.
+fn kept(problem: &Problem, former: &[Option<Amount>], best: Option<&Plan>, is_bounded: bool) -> Option<Plan> {
+    let amounts = complete(former)?;
+    let plan = Plan::planned(problem, &amounts);
+    let change_max = problem.change_max.filter(|_| is_bounded).unwrap_or(1.0);
+    let tie = TIE * amounts.len() as f64 * change_max;
+    let is_good = best.is_none_or(|best| score(problem, &plan) <= score(problem, best) + tie);
+    let holds = meets_targets(problem, &amounts) || planted(Bug::BrokenPlanKept);
     (holds && (is_good || planted(Bug::WorsePlanKept))).then_some(plan)
 }
 

@@ -1,7 +1,7 @@
 //! What an application's latency is made of, as a program takes it: pieces of cache, each of which lowers it linearly.
 
 use crate::curve::interpolate;
-use crate::problem::{Hierarchy, Member, Model, Problem};
+use crate::problem::{Amount, Hierarchy, Member, Model, Problem};
 
 /// So many bytes, which lower the latency by so much if all of them are there.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,10 +10,10 @@ pub(super) struct Piece {
     pub drop_ms: f64,
 }
 
-/// Latency = constant − what the pieces of level 1, level 2 and of both together lower it by. Pieces get narrower gains, so a
-/// program that minimises takes them in order.
+/// Latency = constant − what the pieces of level 1, level 2 and of both together lower it by. Later pieces gain less a byte,
+/// so a program that minimises takes them in order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Terms {
+pub(super) struct Pieces {
     pub constant_ms: f64,
     pub first: Vec<Piece>,
     pub second: Vec<Piece>,
@@ -27,7 +27,9 @@ pub(super) struct Terms {
 pub(super) enum Mode {
     /// Level 2 holds what level 1 does: the disk sees what level 2 misses.
     Behind,
-    /// The solver chooses between that and level 1 alone: the disk sees what it misses, and a share of level 2 is useless.
+    /// Level 1 alone counts: the disk sees what it misses, and a share of level 2 is useless.
+    Alone,
+    /// The solver chooses between both by a whole number.
     Either,
 }
 
@@ -41,53 +43,61 @@ pub(super) struct Reach {
 impl Member {
     /// Beyond this an application has no use for cache.
     pub(super) fn useful(&self) -> Reach {
-        match (&self.model, &self.hull) {
-            (Model::Surface(surface), _) => {
-                let (first, second) = surface.extent();
-                Reach { first, second }
-            }
+        let (first, second) = match (&self.model, &self.hull) {
+            (Model::Surface(surface), _) => surface.extent(),
             (_, hull) => {
                 let end = hull.as_ref().and_then(|hull| hull.points().last()).map_or(0.0, |(size, _)| *size);
-                Reach { first: end, second: end }
+                (end, end)
             }
-        }
+        };
+        Reach { first, second: if self.level2.is_empty() { 0.0 } else { second } }
     }
 }
 
-/// A surface is as many chords as this.
-const CHORDS: u32 = 24;
+/// A part of a surface is as many chords as this, and some more that end at known shares.
+const CHORDS: u32 = 48;
 
-/// Pieces narrower than this part of what can be reached are joined: programs have a resolution.
+/// Pieces narrower than this part of what can be reached are widened: programs have a resolution, which is
+/// [`RESOLUTION`](super::build::RESOLUTION).
 const NARROWEST: f64 = 1e-6;
 
-pub(super) fn terms(problem: &Problem, application: usize, mode: Mode, reach: Reach) -> Terms {
+/// The pieces of an application. Chords of surfaces end at `known` shares, so that these cost in the program what they cost.
+pub(super) fn pieces_of(problem: &Problem, application: usize, mode: Mode, reach: Reach, known: &[Amount]) -> Pieces {
     let member = &problem.applications[application];
-    let [level1, level2, disk] = problem.latencies_ms;
+    let [level1, level2, disk] = member.latencies_ms;
     let both = reach.first + reach.second;
     match (&member.model, &member.hull) {
         (Model::Surface(surface), _) => {
             let (constant_ms, [first, second, together]) = surface.parts();
-            let chords = |part: &dyn Fn(f64) -> f64, end: f64| {
-                let points: Vec<(f64, f64)> =
-                    (0..=CHORDS).map(|at| end * f64::from(at) / f64::from(CHORDS)).map(|at| (at, part(at))).collect();
-                pieces(&points, end, 1.0)
-            };
-            let (first, second, both) =
-                (chords(&first, reach.first), chords(&second, reach.second), chords(&together, both));
-            Terms { constant_ms, first, second, both, alone: Vec::new() }
+            let extent = surface.extent();
+            let known = |share: &dyn Fn(&Amount) -> u64| known.iter().map(|amount| share(amount) as f64).collect();
+            Pieces {
+                constant_ms,
+                first: chords(&first, reach.first.min(extent.0), known(&|amount| amount.level1.get())),
+                second: chords(&second, reach.second.min(extent.1), known(&|amount| amount.second().get())),
+                both: chords(
+                    &together,
+                    both.min(extent.0 + extent.1),
+                    known(&|amount| amount.level1.get().saturating_add(amount.second().get())),
+                ),
+                alone: Vec::new(),
+            }
         }
         (Model::Curve(_), Some(hull)) => {
             let points = hull.points();
             let constant_ms = level1 + (disk - level1) * interpolate(points, 0.0);
             let first = |latency: f64| pieces(points, reach.first, latency);
             match (problem.hierarchy, mode) {
-                (Hierarchy::Exclusive, _) => Terms {
+                (Hierarchy::Exclusive, _) => Pieces {
                     constant_ms,
                     first: first(level2 - level1),
                     both: pieces(points, both, disk - level2),
-                    ..Terms::default()
+                    ..Pieces::default()
                 },
-                (Hierarchy::Inclusive, _) => Terms {
+                (Hierarchy::Inclusive, Mode::Alone) => {
+                    Pieces { constant_ms, first: first(disk - level1), ..Pieces::default() }
+                }
+                (Hierarchy::Inclusive, Mode::Behind | Mode::Either) => Pieces {
                     constant_ms,
                     first: first(level2 - level1),
                     second: pieces(points, reach.second, disk - level2),
@@ -96,31 +106,58 @@ pub(super) fn terms(problem: &Problem, application: usize, mode: Mode, reach: Re
                 },
             }
         }
-        (Model::Curve(_), None) => Terms::default(),
+        (Model::Curve(_), None) => Pieces::default(),
     }
 }
 
-/// The pieces between points up to `end`, of a curve that is worth `factor` a unit of what it falls by.
+/// The chords up to `end` of what falls ever more slowly: between even steps and known sizes.
+fn chords(part: &dyn Fn(f64) -> f64, end: f64, known: Vec<f64>) -> Vec<Piece> {
+    let mut sizes: Vec<f64> = (0..=CHORDS).map(|step| end * f64::from(step) / f64::from(CHORDS)).collect();
+    sizes.extend(known.into_iter().filter(|size| *size < end));
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    let points: Vec<(f64, f64)> = sizes.into_iter().map(|size| (size, part(size))).collect();
+    pieces(&points, end, 1.0)
+}
+
+/// The pieces between points up to `end`, of a convex curve that is worth `factor` a unit of what it falls by. A piece that would
+/// be too narrow ends further on, where the curve is: what is between is above the curve, and nothing else is.
 fn pieces(points: &[(f64, f64)], end: f64, factor: f64) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let Some(mut from) = points.first().copied() else { return pieces };
-    for (index, &(at, value)) in points.iter().enumerate().skip(1) {
-        let is_last = at >= end || index + 1 == points.len();
-        if at - from.0 < NARROWEST * end && !is_last {
-            continue;
-        }
-        let to = if at > end { (end, interpolate(points, end)) } else { (at, value) };
+    let mut behind = &points[1..];
+    while let [to, rest @ ..] = behind
+        && from.0 < end
+    {
+        let narrowest = from.0 + NARROWEST * end;
+        let at = to.0.max(narrowest).min(end);
+        let to = if at == to.0 { *to } else { (at, interpolate(points, at)) };
         let (width, drop_ms) = (to.0 - from.0, factor * (from.1 - to.1));
-        if width > 0.0 && drop_ms > 0.0 {
+        behind = rest;
+        if width > 0.0 {
+            if drop_ms <= 0.0 {
+                // Nothing is gained from here on.
+                break;
+            }
             pieces.push(Piece { width, drop_ms });
-        } else if width > 0.0 {
-            // Nothing is gained from here on.
-            break;
+            from = to;
         }
-        from = to;
-        if is_last {
-            break;
-        }
+        behind = &behind[behind.partition_point(|(size, _)| *size <= from.0)..];
     }
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_piece_does_not_swallow_the_wide_one_behind_it() {
+        let points = [(0.0, 1.0), (1.0, 0.1), (1e9, 0.0)];
+        let pieces = pieces(&points, 1e9, 1.0);
+        assert_eq!(pieces.len(), 2);
+        assert_eq!(pieces[0].width, 1e3);
+        assert!(pieces[0].drop_ms > 0.89 && pieces[0].drop_ms < 0.91, "{pieces:?}");
+        assert!((pieces.iter().map(|piece| piece.drop_ms).sum::<f64>() - 1.0).abs() < 1e-12);
+    }
 }

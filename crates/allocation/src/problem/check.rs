@@ -6,7 +6,8 @@ use std::time::Duration;
 use surgetank_model::Bytes;
 
 use super::{
-    Amount, Application, Description, Estimate, InvalidProblem, Latencies, Member, Model, Problem, Server, Slo,
+    Amount, Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Member, Model, Problem, Server,
+    Slo,
 };
 use crate::hull::Hull;
 use crate::plan::{Added, Level};
@@ -19,8 +20,13 @@ type Names = BTreeMap<String, usize>;
 
 pub(super) fn check(description: Description) -> Checked<Problem> {
     let Description { latencies, hierarchy, level1, level2, applications, segment, change_max } = description;
-    let latencies_ms = latencies_of(latencies)?;
+    let latencies_ms = latencies_of(latencies, "")?;
+    if level1.is_empty() {
+        return invalid("there is no first-level server: name at least one");
+    }
     let (first, second) = (named(&level1, "first")?, named(&level2, "second")?);
+    // Where there is no second level both hierarchies are the same.
+    let hierarchy = if level2.is_empty() { Hierarchy::Exclusive } else { hierarchy };
     if applications.is_empty() {
         return invalid("there is no application: name at least one that shares the caches");
     }
@@ -34,10 +40,11 @@ pub(super) fn check(description: Description) -> Checked<Problem> {
         if names.insert(application.name.clone(), ()).is_some() {
             return invalid(format!("two applications are named {}: give each its own name", application.name));
         }
-        members.push(member(application, &first, &second)?);
+        members.push(member(application, latencies_ms, &first, &second)?);
     }
-    let mut problem = Problem { latencies_ms, hierarchy, level1, level2, applications: members, change_max };
-    add_fair_shares(&mut problem, segment)?;
+    let segment = segment.get().max(1);
+    let mut problem = Problem { hierarchy, level1, level2, applications: members, segment, change_max };
+    add_fair_shares(&mut problem)?;
     Ok(problem)
 }
 
@@ -45,23 +52,27 @@ fn invalid<T>(message: impl Into<String>) -> Checked<T> {
     Err(InvalidProblem(message.into()))
 }
 
-fn latencies_of(latencies: Latencies) -> Checked<[f64; 3]> {
+/// Longer than any device takes, and short enough to compute with.
+const LATENCY_MAX: Duration = Duration::from_secs(3600);
+
+/// In ms. `of` says in an error whose they are.
+fn latencies_of(latencies: Latencies, of: &str) -> Checked<[f64; 3]> {
     let Latencies { level1, level2, disk } = latencies;
     if level1.is_zero() {
-        return invalid("the latency of level 1 is 0: every access takes time");
+        return invalid(format!("{of}the latency of level 1 is 0: every access takes time"));
     }
     if level1 >= level2 || level2 >= disk {
         return invalid(format!(
-            "the latencies are {level1:?} in level 1, {level2:?} in level 2 and {disk:?} on disk: each level is slower than the one before it"
+            "{of}the latencies are {level1:?} in level 1, {level2:?} in level 2 and {disk:?} on disk: each level is slower than the one before it"
         ));
+    }
+    if disk > LATENCY_MAX {
+        return invalid(format!("{of}the latency of the disk is {disk:?}: it is {LATENCY_MAX:?} at most"));
     }
     Ok([level1, level2, disk].map(|latency| latency.as_secs_f64() * 1e3))
 }
 
 fn named(servers: &[Server], level: &str) -> Checked<Names> {
-    if servers.is_empty() {
-        return invalid(format!("there is no {level}-level server: name at least one"));
-    }
     let mut names = Names::new();
     for (index, server) in servers.iter().enumerate() {
         if server.name.is_empty() {
@@ -84,8 +95,9 @@ fn named(servers: &[Server], level: &str) -> Checked<Names> {
 /// What a level may have: sums of shares are numbers of 64 bits.
 pub(crate) const CACHE_MAX: Bytes = Bytes::from_gib(1 << 30);
 
-fn member(application: Application, first: &Names, second: &Names) -> Checked<Member> {
-    let Application { name, level1, level2, slo, model, accesses_per_s, margin, violations } = application;
+fn member(application: Application, latencies_ms: [f64; 3], first: &Names, second: &Names) -> Checked<Member> {
+    let Application { name, level1, level2, latencies, estimate, slo, model, accesses_per_s, margin, violations } =
+        application;
     if name.is_empty() {
         return invalid("an application has no name");
     }
@@ -94,7 +106,11 @@ fn member(application: Application, first: &Names, second: &Names) -> Checked<Me
         None => invalid(format!("application {name} uses the {level}-level server {server}, which is not there")),
     };
     let level1 = find(&level1, first, "first")?;
-    if level2.is_empty() {
+    let latencies_ms = match latencies {
+        Some(own) => latencies_of(own, &format!("application {name}: "))?,
+        None => latencies_ms,
+    };
+    if level2.is_empty() && !second.is_empty() {
         return invalid(format!("application {name} reaches no second-level server: name at least one"));
     }
     let mut reached = level2.iter().map(|server| find(server, second, "second")).collect::<Checked<Vec<usize>>>()?;
@@ -122,6 +138,11 @@ fn member(application: Application, first: &Names, second: &Names) -> Checked<Me
     if !(0.0..1.0).contains(&margin) {
         return invalid(format!("application {name} has the margin {margin}: it is at least 0, and below 1"));
     }
+    let model = match model {
+        // A fit may say that enough cache makes accesses free; none takes less than a hit in level 1.
+        Model::Surface(surface) => Model::Surface(surface.at_least(latencies_ms[0])),
+        curve @ Model::Curve(_) => curve,
+    };
     let hull = match &model {
         Model::Curve(curve) => Some(Hull::of(curve)),
         Model::Surface(_) => None,
@@ -131,6 +152,8 @@ fn member(application: Application, first: &Names, second: &Names) -> Checked<Me
         name,
         level1,
         level2: reached,
+        latencies_ms,
+        estimate,
         slo,
         margin,
         accesses_per_s,
@@ -143,8 +166,8 @@ fn member(application: Application, first: &Names, second: &Names) -> Checked<Me
 }
 
 impl Problem {
-    /// The same with larger servers, and the fair shares that follow.
-    pub(crate) fn enlarged(&self, added: &[Added]) -> Self {
+    /// The same with larger servers, and the fair shares that follow. None if they are larger than a problem's may be.
+    pub(crate) fn enlarged(&self, added: &[Added]) -> Option<Self> {
         let mut problem = self.clone();
         for added in added {
             let level = match added.level {
@@ -152,34 +175,37 @@ impl Problem {
                 Level::Second => &mut problem.level2,
             };
             for server in level.iter_mut().filter(|server| server.name == added.server) {
-                server.cache = Bytes::new(server.cache.get().saturating_add(added.cache.get()));
+                server.cache = Bytes::new(server.cache.get().checked_add(added.cache.get())?);
             }
         }
-        // What was enough for a segment is so still.
-        let _ = add_fair_shares(&mut problem, Bytes::ZERO);
-        problem
+        let is_small = |servers: &[Server]| named(servers, "").is_ok();
+        let is_valid = is_small(&problem.level1) && is_small(&problem.level2) && add_fair_shares(&mut problem).is_ok();
+        is_valid.then_some(problem)
     }
 }
 
-/// An equal split of every server among those who use it.
-fn add_fair_shares(problem: &mut Problem, segment: Bytes) -> Checked<()> {
+/// An equal split of every server among those who use it, in whole segments.
+fn add_fair_shares(problem: &mut Problem) -> Checked<()> {
     let first: Vec<u64> = problem.users().iter().map(|users| users.len() as u64).collect();
     let mut second = vec![0; problem.level2.len()];
     for server in problem.applications.iter().flat_map(|member| &member.level2) {
         second[*server] += 1;
     }
+    let segment = problem.segment;
     let servers = problem.level1.iter().zip(&first).chain(problem.level2.iter().zip(&second));
     for (server, users) in servers.filter(|(_, users)| **users > 0) {
-        if server.cache.get() / users < segment.get().max(1) {
+        if problem.segments(server) / users == 0 {
             return invalid(format!(
-                "{} has {} for {users} applications, and an equal share is below a segment of {segment}: enlarge its cache, or let fewer applications use it",
-                server.name, server.cache
+                "{} has {} for {users} applications, and an equal share is below a segment of {}: enlarge its cache, or let fewer applications use it",
+                server.name,
+                server.cache,
+                Bytes::new(segment)
             ));
         }
     }
     for index in 0..problem.applications.len() {
         let member = &problem.applications[index];
-        let share = |server: &Server, users: u64| Bytes::new(server.cache.get() / users);
+        let share = |server: &Server, users: u64| Bytes::new(problem.segments(server) / users * segment);
         let mut fair = Amount {
             level1: share(&problem.level1[member.level1], first[member.level1]),
             level2: member.level2.iter().map(|&j| (j, share(&problem.level2[j], second[j]))).collect(),
@@ -189,6 +215,12 @@ fn add_fair_shares(problem: &mut Problem, segment: Bytes) -> Checked<()> {
             fair.level1 = Bytes::new(all / problem.applications.len() as u64);
         }
         let latency = problem.latency_ms(index, fair.level1.get() as f64, fair.second().get() as f64, Estimate::Whole);
+        if !(latency > 0.0 && latency.is_finite()) {
+            return invalid(format!(
+                "application {} takes {latency} ms with its fair share by its model: it is above 0, and finite",
+                member.name
+            ));
+        }
         let member = &mut problem.applications[index];
         (member.fair, member.fair_latency_ms) = (fair, latency);
     }

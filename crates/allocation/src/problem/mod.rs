@@ -16,17 +16,17 @@ pub(crate) use check::CACHE_MAX;
 /// What a user describes; [`Problem::new`] checks it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Description {
-    /// How long an access takes.
+    /// How long an access takes, except for applications that have their own latencies.
     pub latencies: Latencies,
     /// What the second level holds.
     pub hierarchy: Hierarchy,
     /// First-level servers (I/O servers, hosts).
     pub level1: Vec<Server>,
-    /// Second-level servers (storage servers, benefactors).
+    /// Second-level servers (storage servers, benefactors). None: there is one level, and no application reaches a second one.
     pub level2: Vec<Server>,
     /// Who shares them.
     pub applications: Vec<Application>,
-    /// The least share of a server that its cache can manage.
+    /// What caches are divided into: every share is a whole number of segments.
     pub segment: Bytes,
     /// How much one application's share of a level may change from one plan to the next, as a part of what it can reach
     /// there; without limit if none.
@@ -69,8 +69,12 @@ pub struct Application {
     pub name: String,
     /// Its first-level server.
     pub level1: String,
-    /// The second-level servers that it reaches.
+    /// The second-level servers that it reaches: at least one, if the problem has any.
     pub level2: Vec<String>,
+    /// How long its accesses take, if not as long as the problem says: its disk may be another one.
+    pub latencies: Option<Latencies>,
+    /// Whether whoever enforces its shares splits them ([`crate::hull`]), and with that, what its SLO is judged by.
+    pub estimate: Estimate,
     /// What it is promised.
     pub slo: Slo,
     /// What its latency depends on.
@@ -110,11 +114,12 @@ pub struct InvalidProblem(pub(crate) String);
 /// A checked description, with what follows from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
-    pub(crate) latencies_ms: [f64; 3],
     pub(crate) hierarchy: Hierarchy,
     pub(crate) level1: Vec<Server>,
     pub(crate) level2: Vec<Server>,
     pub(crate) applications: Vec<Member>,
+    /// At least a byte.
+    pub(crate) segment: u64,
     pub(crate) change_max: Option<f64>,
 }
 
@@ -125,6 +130,8 @@ pub(crate) struct Member {
     pub level1: usize,
     /// Ascending.
     pub level2: Vec<usize>,
+    pub latencies_ms: [f64; 3],
+    pub estimate: Estimate,
     pub slo: Slo,
     pub margin: f64,
     pub accesses_per_s: f64,
@@ -136,7 +143,7 @@ pub(crate) struct Member {
     pub fair_latency_ms: f64,
 }
 
-/// What one application has of both levels; second-level servers by their index, ascending, without those of which it has
+/// What one application has of both levels, as this crate computes with it; second-level servers by their index, ascending, without those of which it has
 /// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
@@ -193,8 +200,13 @@ impl Problem {
             Hierarchy::Inclusive if !planted(Bug::InclusiveAdds) => misses(first.max(second)),
             _ => misses(first + second),
         };
-        let [level1, level2, disk] = self.latencies_ms;
+        let [level1, level2, disk] = member.latencies_ms;
         level1 + (level2 - level1) * misses(first) + (disk - level2) * behind_both
+    }
+
+    /// The latency that a plan counts on: by the hull, if the application's shares are split.
+    pub(crate) fn planned_ms(&self, application: usize, first: f64, second: f64) -> f64 {
+        self.latency_ms(application, first, second, self.applications[application].estimate)
     }
 
     /// The latency that an application is promised.
@@ -213,9 +225,25 @@ impl Problem {
         self.bound_ms(application) * if planted(Bug::MarginLoosens) { 1.0 + margin } else { 1.0 - margin }
     }
 
-    /// What second-level servers an application reaches have together.
+    /// Segments of a server, without what is left at its end.
+    pub(crate) fn segments(&self, server: &Server) -> u64 {
+        server.cache.get() / self.segment
+    }
+
+    /// What a first-level server has in whole segments.
+    pub(crate) fn first_cache(&self, server: usize) -> Bytes {
+        Bytes::new(self.segments(&self.level1[server]) * self.segment)
+    }
+
+    /// What the second-level servers that an application reaches have together, in whole segments.
     pub(crate) fn reachable(&self, application: usize) -> Bytes {
-        Bytes::new(self.applications[application].level2.iter().map(|server| self.level2[*server].cache.get()).sum())
+        let reached = self.applications[application].level2.iter();
+        Bytes::new(reached.map(|server| self.segments(&self.level2[*server]) * self.segment).sum())
+    }
+
+    /// Segments of all second-level servers.
+    pub(crate) fn second_segments(&self) -> Vec<Bytes> {
+        self.level2.iter().map(|server| Bytes::new(self.segments(server))).collect()
     }
 
     /// Which applications use each first-level server.

@@ -3,6 +3,7 @@
 
 pub mod curves;
 pub mod exhaustive;
+pub mod ledger;
 pub mod naive;
 pub mod optimum;
 pub mod paper;
@@ -11,7 +12,9 @@ pub mod promises;
 
 use std::time::Duration;
 
-use surgetank_allocation::{Application, Description, Hierarchy, Latencies, MissCurve, Model, Problem, Server, Slo};
+use surgetank_allocation::{
+    Application, Description, Estimate, Hierarchy, Latencies, MissCurve, Model, Problem, Server, Slo,
+};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 
@@ -58,6 +61,8 @@ pub fn description(random: &mut Random, extent: Extent) -> Description {
             name: format!("app{index}"),
             level1: level1[random.below(level1.len() as u64) as usize].name.clone(),
             level2: reached,
+            latencies: None,
+            estimate: Estimate::Split,
             slo: Slo::AboveFair(slo),
             model: Model::Curve(curve(random, 3 * extent.grains)),
             accesses_per_s: 10.0 + 990.0 * random.unit(),

@@ -38,7 +38,9 @@ pub fn run(seed: u64) -> Result<(), String> {
     for _ in 0..6 {
         plan = mlms.solve(&checked, Some(&plan));
         naive::fits(&description, &plan)?;
-        if plan.infeasible().is_some() {
+        if matches!(plan.basis, Basis::FairShare(_)) {
+            let is_said = plan.infeasible().is_some() || plan.basis == Basis::FairShare(Fallback::NoCombination);
+            ensure(is_said, || format!("it is {:?}", plan.basis))?;
             ensure(is_absolute, || "the fair share meets bounds above it".to_owned())?;
             return Ok(());
         }

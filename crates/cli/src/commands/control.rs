@@ -144,6 +144,20 @@ fn read_cache(device: &str, cache: &ReadCacheStatus) -> String {
     if let Some(ratio) = cache.hit_ratio {
         text.push_str(&format!("; {:.1} % of what was read came from it", ratio * 100.0));
     }
+    if let Some(share) = &cache.share {
+        text.push_str(&format!(
+            "; of what all share it may have {}, an equal part is {}",
+            size(share.size_gib),
+            size(share.fair_gib)
+        ));
+        if let (Some(latency), Some(bound), Some(met)) = (share.latency_ms, share.bound_ms, share.slo_met) {
+            let kept = if met { "as promised" } else { "more than promised" };
+            text.push_str(&format!("; its reads take {latency:.2} ms of {bound:.2} ms, {kept}"));
+        }
+        if let Some(reason) = &share.reason {
+            text.push_str(&format!("; {}", line(reason)));
+        }
+    }
     let money = |usd: Option<f64>| usd.map(small_dollars);
     match (cache.cost_agbs.map(thousands), money(cache.cost_usd), money(cache.usd_per_hour)) {
         (Some(agbs), Some(usd), Some(hour)) => {

@@ -111,6 +111,15 @@ struct RawLimits {
     iops: Option<Iops>,
 }
 
+/// What a device has beside its own section.
+#[derive(Clone, Copy)]
+pub(super) struct OfMachine<'a> {
+    pub machine: Machine,
+    pub arrays: &'a BTreeMap<String, ArrayConfig>,
+    /// Whether read caches share what the machine has for them.
+    pub shares: bool,
+}
+
 impl RawDevice {
     pub(super) fn check(
         self,
@@ -118,7 +127,7 @@ impl RawDevice {
         name: &str,
         run_directory: &Path,
         providers: &mut caching::Providers,
-        (machine, arrays): (Machine, &BTreeMap<String, ArrayConfig>),
+        OfMachine { machine, arrays, shares }: OfMachine<'_>,
     ) -> Result<DeviceConfig, ConfigError> {
         let span = self.socket.as_ref().map(Spanned::span);
         let socket = check_path(source, "socket", self.socket)?;
@@ -127,7 +136,8 @@ impl RawDevice {
         let policy = self.policy.check(source)?;
         let export_span = self.export.as_ref().map(Spanned::span);
         let export = self.export.map_or(Ok(None), |export| check_export(source, &export))?;
-        let with = |read_cache: RawReadCache| read_cache.check(source, providers, (export, export_span.clone()));
+        let export_given = (export, export_span.clone());
+        let with = |read_cache: RawReadCache| read_cache.check(source, providers, export_given, shares);
         let read_cache = self.read_cache.map(with).transpose()?;
         let backing = check_backing(source, &self.backing, arrays)?;
         if matches!(backing, Backing::Array(_)) && export.is_some_and(Kind::is_mapped) {

@@ -4,12 +4,14 @@ use std::ops::Range;
 use std::time::Duration;
 
 use serde::Deserialize;
+use surgetank_allocation::Slo;
 use surgetank_model::units::Span;
 use surgetank_model::volume_type::Credits;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
 use surgetank_rental::read_cache::VOLUMES_MAX;
-use toml::Spanned;
+use toml::{Spanned, Value};
 
+use super::allocation::check_slo;
 use super::caching::Providers;
 use crate::exports::Kind;
 use crate::toml_error::{ConfigError, Source};
@@ -40,6 +42,8 @@ pub struct ReadCacheConfig {
     pub timeout: Duration,
     /// What a member costs, if that is known.
     pub usd_per_gib_month: Option<f64>,
+    /// What its reads are promised if it shares with others; `None`: what all are.
+    pub slo: Option<Slo>,
 }
 
 #[derive(Deserialize)]
@@ -54,6 +58,7 @@ pub(super) struct RawReadCache {
     member_size: Spanned<Bytes>,
     timeout: Option<Spanned<Span>>,
     usd_per_gib_month: Option<Spanned<f64>>,
+    slo: Option<Spanned<Value>>,
 }
 
 impl RawReadCache {
@@ -62,6 +67,7 @@ impl RawReadCache {
         source: &Source,
         providers: &mut Providers,
         (export, export_span): (Option<&Kind>, Option<Range<usize>>),
+        shares: bool,
     ) -> Result<ReadCacheConfig, ConfigError> {
         if export.is_some_and(Kind::is_mapped) {
             let message = "the kernel would map the device straight to its backing volume, past the read cache: write \"ublk\", \"fuse\", \
@@ -86,7 +92,13 @@ impl RawReadCache {
             );
             return Err(source.at(Some(span), message));
         }
+        if let Some(slo) = self.slo.as_ref().filter(|_| !shares) {
+            let message = "slo is promised to read caches that share: add [allocation] with cache = \"64 GiB\", what this machine has \
+                           for all of them, or remove it";
+            return Err(source.at(Some(slo.span()), message));
+        }
         Ok(ReadCacheConfig {
+            slo: check_slo(source, self.slo.as_ref())?,
             provider,
             limits: Limits { bandwidth: self.bandwidth.or(of_type.bandwidth), iops: self.iops.or(of_type.iops) },
             credits: providers.by_name[provider]

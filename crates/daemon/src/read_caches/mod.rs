@@ -4,9 +4,11 @@
 //! it, drains among them.
 //!
 //! - [`manager`]: the thread, which drives the pure life cycle ([`surgetank_rental::read_cache`]);
+//! - [`sharing`]: how much of what the machine has for all of them each may have;
 //! - [`store`]: what is durable; [`status`]: what people are told.
 
 mod manager;
+mod sharing;
 pub mod status;
 mod store;
 
@@ -21,7 +23,8 @@ use surgetank_device::volume::read_cache::{ReadCacheHandle, ReadCacheVolume};
 use surgetank_rental::read_cache::device_tag;
 
 use self::manager::{Manager, Start};
-use self::status::ReadCacheStatus;
+use self::sharing::Shares;
+use self::status::{ReadCacheStatus, ShareStatus};
 use self::store::Store;
 use crate::arrays::Context;
 use crate::config::{Config, ReadCacheConfig};
@@ -50,12 +53,20 @@ struct Entry {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+struct Inner {
+    entries: BTreeMap<String, Entry>,
+    /// `None`: each has its members.
+    shares: Option<Shares>,
+}
+
 /// All of them, by device. Clones are the same.
-#[derive(Clone, Default)]
-pub struct ReadCaches(Arc<BTreeMap<String, Entry>>);
+#[derive(Clone)]
+pub struct ReadCaches(Arc<Inner>);
 
 /// The cache over the backing volume of a device that is served. The volumes are closed when it ends.
 pub(crate) struct Served {
+    device: String,
+    caches: ReadCaches,
     inbox: Sender<Message>,
     /// To ask it.
     pub handle: ReadCacheHandle,
@@ -65,6 +76,9 @@ impl Drop for Served {
     fn drop(&mut self) {
         // The daemon may have ended.
         let _ = self.inbox.send(Message::Closed);
+        if let Some(shares) = &self.caches.0.shares {
+            shares.closed(&self.device);
+        }
     }
 }
 
@@ -97,12 +111,13 @@ impl ReadCaches {
             };
             (name, Entry { inbox, config: of_device, shared, thread: Mutex::new(thread) })
         };
-        Self(Arc::new(names.into_iter().map(entry).collect()))
+        let entries = names.into_iter().map(entry).collect();
+        Self(Arc::new(Inner { entries, shares: Shares::start(config) }))
     }
 
     /// What the sweep must know of them, by the tags of their volumes.
     pub(crate) fn shared(&self) -> impl Iterator<Item = (String, Arc<Shared>)> {
-        self.0.iter().map(|(name, entry)| (device_tag(name), entry.shared.clone()))
+        self.0.entries.iter().map(|(name, entry)| (device_tag(name), entry.shared.clone()))
     }
 
     /// The backing volume of a device with its read cache before it, if it is to have one. Its volumes come later.
@@ -114,35 +129,43 @@ impl ReadCaches {
         device: &str,
         backing: Box<dyn Volume>,
     ) -> Result<(Box<dyn Volume>, Option<Served>), String> {
-        let entry = self.0.get(device).and_then(|entry| Some((entry, entry.config.as_ref()?)));
+        let entry = self.0.entries.get(device).and_then(|entry| Some((entry, entry.config.as_ref()?)));
         let Some((Entry { inbox: Ok(inbox), .. }, config)) = entry else { return Ok((backing, None)) };
         let engine = surgetank_readcache::Config::new(backing.size(), backing.logical_block());
         let (mut cache, handle) = ReadCacheVolume::new(backing, engine)
             .map_err(|error| format!("device {device} cannot have a read cache: {error}"))?;
         cache.set_timeout(config.timeout);
+        if let Some(shares) = &self.0.shares {
+            cache.share(shares.serve(device, handle.clone()));
+        }
         let gone = |_| "the read cache is not looked after any more: the daemon ends".to_owned();
         inbox.send(Message::Serve(handle.clone())).map_err(gone)?;
-        Ok((Box::new(cache), Some(Served { inbox: inbox.clone(), handle })))
+        let served = Served { device: device.to_owned(), caches: self.clone(), inbox: inbox.clone(), handle };
+        Ok((Box::new(cache), Some(served)))
     }
 
     /// How that of a device stands; `None`: it has none.
     #[must_use]
     pub fn status(&self, device: &str) -> Option<ReadCacheStatus> {
-        let inbox = match &self.0.get(device)?.inbox {
+        let inbox = match &self.0.entries.get(device)?.inbox {
             Ok(inbox) => inbox,
             Err(why) => return Some(ReadCacheStatus::refused(why.clone())),
         };
         let (reply, answer) = crossbeam_channel::bounded(1);
         let asked = inbox.send(Message::Status(reply)).ok().and_then(|()| answer.recv_timeout(STATUS_TIMEOUT).ok());
         match asked {
-            Some(status) => status.map(|status| *status),
+            Some(status) => status.map(|status| ReadCacheStatus { share: self.share(device), ..*status }),
             None => Some(ReadCacheStatus::refused("the read cache does not answer".to_owned())),
         }
     }
 
+    fn share(&self, device: &str) -> Option<ShareStatus> {
+        self.0.shares.as_ref()?.status(device)
+    }
+
     /// A disk came or went.
     pub(crate) fn disk_changed(&self) {
-        for inbox in self.0.values().filter_map(|entry| entry.inbox.as_ref().ok()) {
+        for inbox in self.0.entries.values().filter_map(|entry| entry.inbox.as_ref().ok()) {
             // One that has ended waits for none.
             let _ = inbox.send(Message::DiskChanged);
         }
@@ -152,8 +175,9 @@ impl ReadCaches {
 /// Ends the threads when nobody asks any more.
 impl Drop for ReadCaches {
     fn drop(&mut self) {
-        let Some(entries) = Arc::get_mut(&mut self.0) else { return };
-        for (name, entry) in entries.iter_mut() {
+        let Some(inner) = Arc::get_mut(&mut self.0) else { return };
+        inner.shares = None;
+        for (name, entry) in &mut inner.entries {
             entry.inbox = Err("the daemon ends".to_owned());
             let thread = entry.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             if thread.is_some_and(|thread| thread.join().is_err()) {

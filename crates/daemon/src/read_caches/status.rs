@@ -51,6 +51,30 @@ pub struct ReadCacheStatus {
     /// What they cost an hour.
     #[serde(default)]
     pub usd_per_hour: Option<f64>,
+    /// Its share of what the machine has for all read caches; absent: they do not share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareStatus>,
+}
+
+/// What a read cache has of what all share, and whether its device is as fast as it was promised.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShareStatus {
+    /// What it may have now.
+    pub size_gib: f64,
+    /// An equal part.
+    pub fair_gib: f64,
+    /// What reads took on average in the last interval that had enough; `null`: none had.
+    pub latency_ms: Option<f64>,
+    /// What they were expected to take.
+    pub expected_ms: Option<f64>,
+    /// What they would have taken with an equal part, as far as is known.
+    pub fair_latency_ms: Option<f64>,
+    /// What they may take.
+    pub bound_ms: Option<f64>,
+    /// Whether they took no more.
+    pub slo_met: Option<bool>,
+    /// Why equal parts are all there is; `null`: they are not, or nothing was read yet.
+    pub reason: Option<String>,
 }
 
 /// A volume of a read cache.
@@ -117,6 +141,7 @@ pub(super) fn of(manager: &Manager) -> Option<ReadCacheStatus> {
         cost_agbs: config.and_then(|config| config.limits.bandwidth).map(|rate| gib_s * rate.as_mib_s()),
         cost_usd: usd.map(|usd| usd * gib_s / 3600.0),
         usd_per_hour: usd.map(|usd| usd * gib),
+        share: None,
         reason: life.trouble,
         retry_s: life.retry.map(|at| at.since(manager.now()).as_secs_f64()),
     })

@@ -43,11 +43,13 @@ fn kills_and_switches_are_hidden_from_who_uses_a_mapped_device() {
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn a_crash_at_any_step_of_a_switch_is_hidden_too() {
     in_a_guest("guest_crashes_in_switches", "slow=16MiB,64MiB/s");
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn many_writers_notice_no_switch() {
     in_a_guest("guest_switches_under_writers", "slow=64MiB,33MiB/s");
 }

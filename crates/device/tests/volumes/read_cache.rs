@@ -1,11 +1,12 @@
 //! A read cache over real volumes: whatever its members do, it is the backing volume, only faster.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::volume_common::read_caches::{MEMBER, SOON, member, memory_member, new};
+use crate::volume_common::read_caches::{MEMBER, SEGMENT, SOON, member, memory_member, new};
 use crate::volume_common::{Driver, memory, slices};
 use surgetank_device::volume::ReadCacheVolume;
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
@@ -246,4 +247,58 @@ fn members_are_swapped_from_another_thread() {
     released.sort_unstable();
     assert_eq!(released, [(0..10).collect(), vec![50]].concat());
     assert!(handle.remove(MemberId(10)).wait(SOON).is_some_and(|answer| answer.is_err()), "it was closed");
+}
+
+/// While another thread reads and writes, the cache gets more and less of its members, and what it does not have is not on their disk.
+#[test]
+fn a_cache_grows_and_shrinks_and_members_keep_nothing_of_what_it_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |id: u32| directory.path().join(format!("member {id}"));
+    let file = |id: u32| {
+        std::fs::File::create(path(id)).unwrap().set_len(MEMBER).unwrap();
+        Box::new(FileVolume::open(path(id), Options { logical_block: Some(512), ..Options::default() }).unwrap())
+    };
+    let (mut cache, handle) = new(backing(&Faults::new(1).unwrap()), (0..2).map(|id| member(id, file(id))).collect());
+    let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let server = thread::spawn({
+        let (stop, rounds) = (stop.clone(), rounds.clone());
+        move || {
+            let mut model = Model::new(&mut cache, 4);
+            while !stop.load(Ordering::Relaxed) {
+                model.round();
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+            model.check_all();
+        }
+    });
+    let goes_on = || {
+        let begun = rounds.load(Ordering::Relaxed);
+        while rounds.load(Ordering::Relaxed) < begun + 20 && !server.is_finished() {
+            thread::yield_now();
+        }
+    };
+    let held = || handle.observe(SOON).expect("it is served").status.held_bytes;
+    let on_disk = || (0..2).map(|id| std::fs::metadata(path(id)).unwrap().blocks() * 512).sum::<u64>();
+    goes_on();
+    for limit in [2 * MEMBER, MEMBER, 10 * u64::from(SEGMENT), 0, MEMBER / 2, 2 * MEMBER, 5 * u64::from(SEGMENT)] {
+        let before = held();
+        _ = handle.take_events();
+        assert_eq!(handle.set_limit(Some(limit)).wait(SOON), Some(Ok(())));
+        if before > limit {
+            let until = std::time::Instant::now() + SOON;
+            while !handle.take_events().contains(&Event::Shrunk) && std::time::Instant::now() < until {
+                thread::yield_now();
+            }
+        }
+        goes_on();
+        let (held, on_disk) = (held(), on_disk());
+        // A file system counts the blocks of its own that name those of a file.
+        let on_disk = on_disk.saturating_sub(2 * 8192);
+        assert!(held <= limit && on_disk <= limit, "{held} bytes are held and {on_disk} on disk, of {limit}");
+    }
+    let observed = handle.observe(SOON).expect("it is served");
+    assert!(observed.reads.count > 0 && observed.member_reads.count > 0 && observed.backing_reads.count > 0);
+    stop.store(true, Ordering::Relaxed);
+    server.join().unwrap();
+    assert_eq!(handle.observe(SOON), None, "it was closed");
 }

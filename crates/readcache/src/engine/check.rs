@@ -33,7 +33,9 @@ impl Engine {
                 State::Open(_) => buffer.is_some_and(|buffer| !buffer.writing) && *readers == 0,
                 State::Full(_) | State::Dropped => buffer.is_none_or(|buffer| buffer.writing),
                 State::Leaving(_) => buffer.is_none() && (*readers > 0 || self.evictions.contains_key(&segment)),
-                State::Free => buffer.is_none() && *readers == 0 && !self.evictions.contains_key(&segment),
+                State::Free | State::Parking | State::Parked => {
+                    buffer.is_none() && *readers == 0 && !self.evictions.contains_key(&segment)
+                }
             };
             if !agrees {
                 let state = self.placement.state(segment);
@@ -50,6 +52,7 @@ impl Engine {
     fn check_effects(&self) -> Result<(), String> {
         let mut members = BTreeMap::new();
         let (mut readers, mut backing, mut parts) = (vec![0; self.readers.len()], 0, 0);
+        let mut parking = 0;
         for pending in self.pending.values() {
             let member = match pending {
                 Pending::Backing(_) => {
@@ -61,6 +64,13 @@ impl Engine {
                     parts += 1;
                     piece.member
                 }
+                Pending::Parking { segment, member } => {
+                    parking += 1;
+                    if self.placement.state(*segment) != State::Parking {
+                        return Err(format!("{segment:?} is being parked and is {:?}", self.placement.state(*segment)));
+                    }
+                    *member
+                }
                 Pending::SegmentWrite { member, .. } | Pending::EvictionRead { member, .. } => *member,
             };
             *members.entry(member).or_insert(0) += 1;
@@ -68,6 +78,9 @@ impl Engine {
         let waits = |stage: &Stage| if let Stage::Cached { parts, .. } = stage { (0, *parts) } else { (1, 0) };
         let expected = self.requests.values().map(|active| waits(&active.stage));
         let expected = expected.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        if parking != self.parking {
+            return Err(format!("{parking} segments are being parked and {} are counted", self.parking));
+        }
         if readers != self.readers || (backing, parts) != expected {
             return Err(format!("requests wait for {expected:?} effects, and {:?} are in flight", (backing, parts)));
         }

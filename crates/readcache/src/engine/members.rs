@@ -5,7 +5,7 @@ use crate::effect::{Effect, IoFailure, MemberId};
 use crate::placement::{self, State};
 
 /// Segments that a member has at least: two to be filled, one to be free, one to be full.
-const SEGMENTS_LEAST: u64 = 4;
+pub(super) const SEGMENTS_LEAST: u64 = 4;
 /// Failures in a row after which a member serves no more.
 const FAILURES_MAX: u32 = 8;
 

@@ -10,6 +10,7 @@
 #[cfg(debug_assertions)]
 mod check;
 mod fill;
+mod limit;
 mod members;
 mod requests;
 mod segments;
@@ -68,6 +69,11 @@ enum Pending {
         segment: Segment,
         member: MemberId,
     },
+    /// A member is told that a segment is not needed.
+    Parking {
+        segment: Segment,
+        member: MemberId,
+    },
 }
 
 /// A read cache over a backing volume. See the crate.
@@ -87,6 +93,12 @@ pub struct Engine {
     buffers: BTreeMap<Segment, Buffer>,
     /// Segments of which survivors are being read.
     evictions: BTreeMap<Segment, Eviction>,
+    /// Segments that it may have.
+    limit: u32,
+    /// Segments that are being parked.
+    parking: u32,
+    /// It was larger than it may be, and nobody was told yet that it is not.
+    shrinking: bool,
     /// A copy into an open segment that may become longer.
     run: Option<Run>,
     next_effect: u64,
@@ -127,6 +139,9 @@ impl Engine {
             readers: Vec::new(),
             buffers: BTreeMap::new(),
             evictions: BTreeMap::new(),
+            limit: u32::MAX,
+            parking: 0,
+            shrinking: false,
             run: None,
             next_effect: 0,
             next_scratch: 0,
@@ -163,6 +178,7 @@ impl Engine {
                 self.segment_written(segment, member, checksums);
             }
             Pending::EvictionRead { segment, member } => self.survivors_read(segment, member, result),
+            Pending::Parking { segment, member } => self.parking_ended(segment, member, result),
         }
         self.pump();
     }
@@ -187,6 +203,7 @@ impl Engine {
     fn pump(&mut self) {
         self.sweep();
         self.make_room();
+        self.shrink();
         self.release_members();
     }
 

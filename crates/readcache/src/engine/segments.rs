@@ -13,6 +13,10 @@ const EVICTIONS_MAX: usize = 2;
 const FREE_TARGET: usize = 8;
 /// Free segments that only survivors may open.
 const FOR_SURVIVORS: usize = 1;
+/// Free segments, at least: that one, and one that fills may open.
+pub(super) const FREE_LEAST: usize = FOR_SURVIVORS + 1;
+/// Segments that leave in one event because the cache is to be smaller: a bounded piece of work.
+const SHRINKING_MAX: usize = 4;
 
 /// The memory of a segment.
 #[derive(Debug)]
@@ -57,9 +61,10 @@ impl Engine {
         true
     }
 
-    /// The same for a block that was read or written.
+    /// The same for a block that was read or written. A cache that is too large takes nothing new.
     pub(super) fn has_room_for_fill(&mut self, queue: Queue) -> bool {
-        self.has_room(queue, FOR_SURVIVORS)
+        let spare = if self.placement.is_too_large() { usize::MAX } else { FOR_SURVIVORS };
+        self.has_room(queue, spare)
     }
 
     /// Copies a block to the slot that it was given, and writes the segment if that was the last one.
@@ -134,11 +139,18 @@ impl Engine {
         }
     }
 
-    /// Lets segments leave until enough are free.
+    /// Lets segments leave until enough are free and the cache is not too large.
     pub(super) fn make_room(&mut self) {
-        let target = FREE_TARGET.min(self.placement.segments() / 16).max(FOR_SURVIVORS + 1);
+        let target = FREE_TARGET.min(self.placement.used() as usize / 16).max(FREE_LEAST);
         let buffers = std::mem::take(&mut self.buffers);
-        while self.placement.free_segments() + self.evictions.len() < target && self.evictions.len() < EVICTIONS_MAX {
+        let mut rounds = 0;
+        while self.evictions.len() < EVICTIONS_MAX {
+            let is_short = self.placement.free_segments() + self.evictions.len() < target;
+            let shrinks = self.placement.is_too_large() && rounds < SHRINKING_MAX;
+            if !is_short && !shrinks {
+                break;
+            }
+            rounds += 1;
             let written = |segment: Segment| !buffers.contains_key(&segment);
             let mut survivors = Vec::new();
             let Some(segment) = self.placement.evict(written, &mut survivors) else { break };

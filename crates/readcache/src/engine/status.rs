@@ -15,6 +15,8 @@ pub enum Event {
     },
     /// Nothing is asked of a member any more: it may be detached and deleted.
     Released(MemberId),
+    /// The cache was larger than it may be, and is not any more: [`Status::held_bytes`].
+    Shrunk,
 }
 
 /// The cache.
@@ -24,6 +26,8 @@ pub struct Status {
     pub members: u32,
     /// Bytes that the members have for blocks.
     pub size: u64,
+    /// Bytes of the members on which something may be. As many, unless the cache may have fewer.
+    pub held_bytes: u64,
     /// Bytes of blocks that are cached.
     pub cached_bytes: u64,
     /// Bytes of memory that the engine needs for them, without buffers.
@@ -53,6 +57,7 @@ impl Engine {
         Status {
             members: serving.count() as u32,
             size: segments * u64::from(self.config.segment),
+            held_bytes: u64::from(self.placement.held()) * u64::from(self.config.segment),
             cached_bytes: self.placement.blocks() as u64 * u64::from(self.config.block),
             memory_bytes: (self.placement.memory() + self.readers.capacity() * size_of::<u32>()) as u64,
             ..self.status

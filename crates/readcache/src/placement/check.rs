@@ -32,6 +32,11 @@ impl Placement {
         if owned + self.spare.len() != self.segments.len() {
             return Err(format!("{owned} segments of members and {} spare ones", self.spare.len()));
         }
+        let parking = self.segments.iter().filter(|details| details.state == State::Parking).count();
+        let counted: usize = self.spaces.iter().map(|space| space.parking as usize).sum();
+        if parking != counted {
+            return Err(format!("{parking} segments are being parked and {counted} are counted"));
+        }
         Ok(())
     }
 
@@ -46,16 +51,19 @@ impl Placement {
             queued(Queue::Main),
             self.open.iter().position(is_open),
             times(&mut self.dropped.iter()),
+            times(&mut self.spaces.iter().flat_map(|space| &space.parked)),
         );
         let expected = match state {
-            State::Free => (1, 0, 0, None, 0),
-            State::Open(queue) => (0, 0, 0, Some(queue as usize), 0),
-            State::Full(Queue::Small) => (0, 1, 0, None, 0),
-            State::Full(Queue::Main) => (0, 0, 1, None, 0),
-            State::Leaving(_) => (0, 0, 0, None, 0),
-            State::Dropped => (0, 0, 0, None, 1),
+            State::Free => (1, 0, 0, None, 0, 0),
+            State::Open(queue) => (0, 0, 0, Some(queue as usize), 0, 0),
+            State::Full(Queue::Small) => (0, 1, 0, None, 0, 0),
+            State::Full(Queue::Main) => (0, 0, 1, None, 0, 0),
+            State::Leaving(_) | State::Parking => (0, 0, 0, None, 0, 0),
+            State::Dropped => (0, 0, 0, None, 1, 0),
+            State::Parked => (0, 0, 0, None, 0, 1),
         };
-        if found != expected || state == State::Free && live > 0 {
+        let is_empty = matches!(state, State::Free | State::Parking | State::Parked);
+        if found != expected || is_empty && live > 0 {
             return Err(format!("{segment:?} is {state:?} with {live} blocks, and is at {found:?}"));
         }
         Ok(())

@@ -2,6 +2,8 @@
 //!
 //! A set of sixteen fingerprints for every sixteen blocks, first in, first out. A fingerprint of 16 bits stands for another
 //! block once in 4,096 looks; such a block is kept longer than it deserves, once.
+//!
+//! A cache that may use a part of its members only remembers as much less: each set has fewer places then.
 
 /// Fingerprints in a set.
 const WAYS: usize = 16;
@@ -12,12 +14,14 @@ const NONE: u16 = 0;
 #[derive(Debug)]
 pub(super) struct Ghosts {
     sets: Vec<[u16; WAYS]>,
+    /// Places of a set that are used.
+    ways: usize,
 }
 
 impl Ghosts {
     /// Remembers about so many blocks.
     pub fn new(blocks: u64) -> Self {
-        Self { sets: vec![[NONE; WAYS]; blocks.div_ceil(WAYS as u64).max(1) as usize] }
+        Self { sets: vec![[NONE; WAYS]; blocks.div_ceil(WAYS as u64).max(1) as usize], ways: WAYS }
     }
 
     /// Remembers about so many blocks from now on; what it remembers is forgotten if that changes the sets.
@@ -26,6 +30,11 @@ impl Ghosts {
         if resized.sets.len() != self.sets.len() {
             *self = resized;
         }
+    }
+
+    /// Remembers about so many of them from now on, a sixteenth at least. What is remembered stays, as far as there are places.
+    pub fn limit(&mut self, blocks: u64) {
+        self.ways = blocks.div_ceil(self.sets.len() as u64).clamp(1, WAYS as u64) as usize;
     }
 
     /// Bytes of memory.
@@ -44,9 +53,9 @@ impl Ghosts {
     /// The block was evicted.
     pub fn add(&mut self, block: u64) {
         let (set, fingerprint) = self.place(block);
-        let set = &mut self.sets[set];
+        let set = &mut self.sets[set][..self.ways];
         // A free place ends the move, so that a taken fingerprint does not shorten the others' time.
-        let last = set.iter().position(|held| *held == NONE || *held == fingerprint).unwrap_or(WAYS - 1);
+        let last = set.iter().position(|held| *held == NONE || *held == fingerprint).unwrap_or(set.len() - 1);
         set.copy_within(..last, 1);
         set[0] = fingerprint;
     }
@@ -54,7 +63,7 @@ impl Ghosts {
     /// Whether it was evicted lately; it is forgotten.
     pub fn take(&mut self, block: u64) -> bool {
         let (set, fingerprint) = self.place(block);
-        let held = self.sets[set].iter_mut().find(|held| **held == fingerprint);
+        let held = self.sets[set][..self.ways].iter_mut().find(|held| **held == fingerprint);
         held.map(|held| *held = NONE).is_some()
     }
 }
@@ -71,5 +80,9 @@ mod tests {
         assert!(taken(&mut ghosts, 99_500..100_000) > 495);
         assert!(taken(&mut ghosts, 99_500..100_000) < 5);
         assert!(taken(&mut ghosts, 0..10_000) < 10);
+        ghosts.limit(400);
+        (100_000..200_000).for_each(|block| ghosts.add(block));
+        let quarter = taken(&mut ghosts, 190_000..200_000);
+        assert!((380..=440).contains(&quarter), "{quarter}");
     }
 }

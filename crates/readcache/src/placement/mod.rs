@@ -18,6 +18,7 @@ mod check;
 mod coverage;
 mod ghosts;
 mod index;
+mod limit;
 mod slots;
 
 use std::collections::VecDeque;
@@ -35,6 +36,8 @@ pub const BLOCKS_MAX: u64 = (1 << BLOCK_BITS) - 1;
 const SMALL_PERCENT: u64 = 10;
 /// Uses since it came that take a block from the small queue to the main queue.
 const PROMOTED_USES: u8 = 1;
+/// Uses that keep a block while the cache shrinks: with fewer, what is hot would be written again and again meanwhile.
+const SHRINKING_USES: u8 = 2;
 /// Ghosts as a share of all slots: as many as the main queue has.
 const GHOSTS_PERCENT: u64 = 100 - SMALL_PERCENT;
 
@@ -72,6 +75,10 @@ pub enum State {
     Leaving(Queue),
     /// What was in it does not count any more. It is free when it has been swept.
     Dropped,
+    /// Nothing is in it, and its member is being told so: the cache may not use all of its members.
+    Parking,
+    /// Nothing is in it or on its member, and nothing comes to it while the cache may not be larger.
+    Parked,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +96,8 @@ struct Space {
     present: bool,
     segments: u32,
     free: Vec<Segment>,
+    parked: Vec<Segment>,
+    parking: u32,
 }
 
 /// A segment that is being filled.
@@ -112,6 +121,8 @@ pub struct Placement {
     queues: [VecDeque<Segment>; 2],
     ghosts: Ghosts,
     coverage: Coverage,
+    /// Segments that the cache may have.
+    limit: u32,
     /// Segments that are to be swept.
     dropped: Vec<Segment>,
     /// Segments of members that are gone, for those to come.
@@ -133,6 +144,7 @@ impl Placement {
             queues: [VecDeque::new(), VecDeque::new()],
             ghosts: Ghosts::new(0),
             coverage: Coverage::new(device_blocks),
+            limit: u32::MAX,
             dropped: Vec::new(),
             spare: Vec::new(),
         }
@@ -179,6 +191,7 @@ impl Placement {
         self.slots.grow(slots as usize);
         self.index.reserve(slots, &self.slots);
         self.ghosts.resize(u64::from(slots) * GHOSTS_PERCENT / 100);
+        self.limit_ghosts();
         member
     }
 
@@ -186,9 +199,13 @@ impl Placement {
     pub fn remove_member(&mut self, member: Member) {
         let Some(space) = self.spaces.get_mut(member.0 as usize) else { return };
         space.present = false;
-        let free = std::mem::take(&mut space.free);
-        space.segments -= free.len() as u32;
-        self.spare.extend(free);
+        let mut gone = std::mem::take(&mut space.free);
+        gone.append(&mut space.parked);
+        space.segments -= gone.len() as u32;
+        for segment in &gone {
+            self.segments[segment.0 as usize].state = State::Free;
+        }
+        self.spare.extend(gone);
         self.drop_where(|details| details.member == member);
     }
 
@@ -196,7 +213,7 @@ impl Placement {
     pub fn drop_segment(&mut self, segment: Segment) {
         let state = self.details(segment).state;
         match state {
-            State::Free | State::Dropped => return,
+            State::Free | State::Dropped | State::Parking | State::Parked => return,
             State::Open(queue) => self.open[queue as usize] = None,
             State::Full(queue) => self.queues[queue as usize].retain(|queued| *queued != segment),
             State::Leaving(_) => {}
@@ -212,7 +229,8 @@ impl Placement {
         self.queues.iter_mut().for_each(|queue| queue.retain(&mut stays));
         self.open.iter_mut().for_each(|open| *open = open.take().filter(|open| stays(&open.segment)));
         for (number, details) in segments.iter_mut().enumerate() {
-            if goes(details) && !matches!(details.state, State::Free | State::Dropped) {
+            let is_used = matches!(details.state, State::Open(_) | State::Full(_) | State::Leaving(_));
+            if is_used && goes(details) {
                 details.state = State::Dropped;
                 self.dropped.push(Segment(number as u32));
             }
@@ -430,14 +448,18 @@ impl Placement {
     /// Takes the next segment from its queue that may go by `ready`, and names the blocks in it that are to be written again.
     /// The others are forgotten.
     pub fn evict(&mut self, ready: impl Fn(Segment) -> bool, survivors: &mut Vec<Slot>) -> Option<Segment> {
-        let total: u64 = self.spaces.iter().map(|space| u64::from(space.segments)).sum();
+        let total = u64::from(self.used());
         let is_large = self.queues[Queue::Small as usize].len() as u64 >= (total * SMALL_PERCENT / 100).max(1);
         let order = if is_large { [Queue::Small, Queue::Main] } else { [Queue::Main, Queue::Small] };
         let oldest = |queue: Queue| self.queues[queue as usize].front().copied().filter(|segment| ready(*segment));
         let (queue, segment) = order.into_iter().find_map(|queue| Some((queue, oldest(queue)?)))?;
         self.queues[queue as usize].pop_front();
         self.set_state(segment, State::Leaving(queue));
-        let needed = if queue == Queue::Small { PROMOTED_USES } else { 1 };
+        let needed = match queue {
+            _ if self.is_too_large() => SHRINKING_USES,
+            Queue::Small => PROMOTED_USES,
+            Queue::Main => 1,
+        };
         for slot in self.slots_of(segment) {
             let Some(block) = self.slots.get(slot) else { continue };
             if self.slots.uses(slot) >= needed {

@@ -1,11 +1,14 @@
 //! A machine in memory under an engine: requests that overlap, I/Os that move their bytes at one time and end at another, in any
-//! order, members that fail, are damaged, vanish and are swapped. Everything follows from a seed.
+//! order, members that fail, are damaged, vanish and are swapped, a cache that grows and shrinks, and crashes. Everything follows from a
+//! seed.
 //!
 //! Each sector holds the number of the change that wrote it, and the machine knows when each one was what the backing volume had.
 //! A read must return, for each sector, what the backing volume had at some time between its submission and its answer. So what
-//! an answered write brought is seen by every read that is submitted later.
+//! an answered write brought is seen by every read that is submitted later, also after a crash.
+//!
+//! It also knows which segments of members were written and not discarded since: never more than the cache may have.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use surgetank_model::random::Random;
 use surgetank_model::{Operation, Request, RequestId};
@@ -19,6 +22,9 @@ const SEGMENT: u32 = 4096;
 /// Neither a multiple of the block, so that the last one is never whole.
 const DEVICE: u64 = 200 * 1024 + 512;
 const MEMBER: u64 = 7 * SEGMENT as u64 + 100;
+/// Steps after the last request until nothing is under way, at most.
+const REST_MAX: usize = 20_000;
+const CONFIG: Config = Config { size: DEVICE, logical_block: 512, block: BLOCK, segment: SEGMENT };
 
 /// What a run of the machine does.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +37,10 @@ pub struct Trouble {
     pub swapping: bool,
     /// Nothing but whole blocks.
     pub whole: bool,
+    /// How large the cache may be changes.
+    pub resizing: bool,
+    /// Of a thousand steps, so many are crashes.
+    pub crashing: u64,
 }
 
 /// An I/O under way.
@@ -43,6 +53,35 @@ struct Flight {
 struct Asked {
     request: Request,
     since: u64,
+}
+
+/// An I/O of a member that a crash overtook: it is carried out later, and nobody is told.
+struct Late {
+    member: MemberId,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// What runs did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Done {
+    /// Reads of members that returned what they should.
+    pub member_reads: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Crashes while the cache was larger than it may be.
+    pub crashes_while_shrinking: u64,
+    /// Times that the cache was to be smaller than it was, and became so.
+    pub shrunk: u64,
+}
+
+impl std::ops::AddAssign for Done {
+    fn add_assign(&mut self, other: Self) {
+        self.member_reads += other.member_reads;
+        self.crashes += other.crashes;
+        self.crashes_while_shrinking += other.crashes_while_shrinking;
+        self.shrunk += other.shrunk;
+    }
 }
 
 /// See the module.
@@ -59,10 +98,15 @@ pub struct Machine {
     buffers: HashMap<BufferId, Vec<u8>>,
     flights: Vec<Flight>,
     asked: BTreeMap<RequestId, Asked>,
+    late: Vec<Late>,
+    /// Places of members that a write was asked for, and no discard has ended since.
+    occupied: BTreeSet<(MemberId, u64)>,
+    limit: Option<u64>,
+    /// The cache was larger than it may be when that was said.
+    shrinking: bool,
     next: u64,
     next_member: u32,
-    /// Reads of members that returned what they should.
-    pub member_reads: u64,
+    pub done: Done,
     /// The engine's own checks count.
     checked: bool,
     error: Option<String>,
@@ -79,9 +123,8 @@ fn sectors(offset: u64, length: u64) -> std::ops::Range<u64> {
 
 impl Machine {
     pub fn new(seed: u64, trouble: Trouble) -> Self {
-        let config = Config { size: DEVICE, logical_block: 512, block: BLOCK, segment: SEGMENT };
         let mut machine = Self {
-            engine: Engine::new(config).expect("the sizes fit"),
+            engine: Engine::new(CONFIG).expect("the sizes fit"),
             random: Random::from_seed(seed),
             trouble,
             now: 1,
@@ -91,9 +134,13 @@ impl Machine {
             buffers: HashMap::new(),
             flights: Vec::new(),
             asked: BTreeMap::new(),
+            late: Vec::new(),
+            occupied: BTreeSet::new(),
+            limit: None,
+            shrinking: false,
             next: 1,
             next_member: 0,
-            member_reads: 0,
+            done: Done::default(),
             checked: true,
             error: None,
         };
@@ -155,7 +202,12 @@ impl Machine {
     fn pump(&mut self) {
         while let Some(effect) = self.engine.next_effect() {
             match Action::from(effect) {
-                Action::Io(io) => self.flights.push(Flight { io, performed: None }),
+                Action::Io(io) => {
+                    if let (Target::Member(member), Operation::Write { .. }) = (io.target, io.operation) {
+                        self.occupied.insert((member, io.offset));
+                    }
+                    self.flights.push(Flight { io, performed: None });
+                }
                 Action::Allocate { scratch, length } => {
                     _ = self.buffers.insert(BufferId::Scratch(scratch), vec![0xdd; length as usize]);
                 }
@@ -187,13 +239,93 @@ impl Machine {
                     }
                 }
                 Event::Failed { .. } => {}
+                Event::Shrunk => {
+                    if !std::mem::take(&mut self.shrinking) {
+                        self.fail("the cache has shrunk, and was not to");
+                    }
+                    self.done.shrunk += 1;
+                }
             }
         }
+        self.check_limit();
         #[cfg(debug_assertions)]
         if self.checked
             && let Err(what) = self.engine.check()
         {
             self.fail(format!("check: {what}"));
+        }
+    }
+
+    /// Members have no more than the cache may have, unless it is on its way there.
+    fn check_limit(&mut self) {
+        let Self { members, vanished, .. } = self;
+        self.occupied.retain(|(member, _)| members.contains_key(member) && !vanished.contains(member));
+        let occupied = self.occupied.len() as u64 * u64::from(SEGMENT);
+        if !self.shrinking && self.allowed().is_some_and(|allowed| occupied > allowed) {
+            self.fail(format!("members have {occupied} bytes and the cache may have {:?}", self.limit));
+        }
+    }
+
+    /// Bytes of whole segments; fewer than four of them are none.
+    fn allowed(&self) -> Option<u64> {
+        let segment = u64::from(SEGMENT);
+        self.limit.map(|limit| limit / segment * segment).map(|limit| if limit < 4 * segment { 0 } else { limit })
+    }
+
+    fn resize(&mut self) {
+        let most = 4 * MEMBER;
+        self.limit = self.random.chance(0.9).then(|| self.random.below(most));
+        self.shrinking = self.allowed().is_some_and(|allowed| self.engine.status().held_bytes > allowed);
+        self.engine.set_limit(self.limit);
+        self.pump();
+    }
+
+    /// The process dies, and another one begins with the members as they are. Of what was in flight, any part takes place, and what
+    /// members were asked may take place later.
+    fn crash(&mut self) {
+        self.done.crashes += 1;
+        self.done.crashes_while_shrinking += u64::from(self.shrinking);
+        for at in 0..self.flights.len() {
+            if self.flights[at].performed.is_some() {
+                continue;
+            }
+            let Io { target, operation, offset, length, memory, .. } = self.flights[at].io;
+            match (target, operation, self.random.below(4)) {
+                (Target::Member(member), Operation::Write { .. }, 0) => {
+                    let bytes = memory.map_or(Vec::new(), |slice| self.bytes(slice));
+                    self.late.push(Late { member, offset, bytes });
+                }
+                (Target::Member(member), Operation::Discard, 0) => {
+                    self.late.push(Late { member, offset, bytes: vec![0; length as usize] });
+                }
+                (.., 0 | 1) => {}
+                _ => self.perform(at),
+            }
+        }
+        self.flights.clear();
+        self.asked.clear();
+        self.buffers.clear();
+        let vanished = std::mem::take(&mut self.vanished);
+        self.members.retain(|member, _| !vanished.contains(member));
+        self.engine = Engine::new(CONFIG).expect("the sizes fit");
+        self.engine.set_limit(self.limit);
+        // What was written before is nobody's: the engine begins empty.
+        self.occupied.clear();
+        for member in self.members.keys() {
+            self.engine.add_member(*member, MEMBER).expect("it is large enough");
+        }
+        self.shrinking = false;
+        self.pump();
+    }
+
+    fn land(&mut self) {
+        if self.late.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.late.len() as u64) as usize;
+        let Late { member, offset, bytes } = self.late.swap_remove(at);
+        if let Some(member) = self.members.get_mut(&member) {
+            member[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
         }
     }
 
@@ -267,7 +399,7 @@ impl Machine {
                     Target::Backing => sectors(offset, length).flat_map(|sector| self.current(sector)).collect(),
                     Target::Member(id) => self.members[&id][range].to_vec(),
                 };
-                self.member_reads += u64::from(result.is_ok() && target != Target::Backing);
+                self.done.member_reads += u64::from(result.is_ok() && target != Target::Backing);
                 self.set_bytes(slice, &moved);
             }
             (Target::Member(id), _, Some(slice)) => {
@@ -276,6 +408,11 @@ impl Machine {
                 let length = if result.is_ok() { moved.len() } else { moved.len() / 2 };
                 if let Some(member) = self.members.get_mut(&id) {
                     member[range][..length].copy_from_slice(&moved[..length]);
+                }
+            }
+            (Target::Member(id), Operation::Discard, None) => {
+                if let Some(member) = self.members.get_mut(&id).filter(|_| result.is_ok()) {
+                    member[range].fill(0);
                 }
             }
             (Target::Backing, Operation::Write { .. }, Some(slice)) => {
@@ -308,6 +445,9 @@ impl Machine {
     fn end(&mut self, at: usize) {
         let Flight { io, performed } = self.flights.swap_remove(at);
         let Some((result, moved)) = performed else { return };
+        if let (Target::Member(member), Operation::Discard) = (io.target, io.operation) {
+            self.occupied.remove(&(member, io.offset));
+        }
         let outcome = io.meaning.outcome(result, BLOCK, || &moved);
         self.engine.complete(io.id, outcome);
         self.pump();
@@ -319,6 +459,9 @@ impl Machine {
         match self.random.below(100) {
             0..30 if self.asked.len() < 12 => self.submit_any(),
             30 if self.trouble.swapping => self.swap(),
+            31 if self.trouble.resizing => self.resize(),
+            32 if self.random.below(10) < self.trouble.crashing => self.crash(),
+            33 => self.land(),
             _ if self.flights.is_empty() => self.submit_any(),
             _ => self.work(),
         }
@@ -379,29 +522,38 @@ impl Machine {
 
     /// Until nothing is under way.
     pub fn settle(&mut self) -> Result<(), String> {
+        let mut steps = 0;
         while !self.flights.is_empty() {
             self.now += 1;
             self.work();
+            steps += 1;
+            if steps == REST_MAX {
+                return Err("it never comes to rest".to_owned());
+            }
         }
         self.error.clone().map_or(Ok(()), Err)?;
         if self.asked.is_empty() { Ok(()) } else { Err("a request is not answered".to_owned()) }
     }
 }
 
-const CALM: Trouble = Trouble { members_failing: 0, backing_failing: 0, swapping: false, whole: true };
+const CALM: Trouble =
+    Trouble { members_failing: 0, backing_failing: 0, swapping: false, whole: true, resizing: false, crashing: 0 };
 
 /// What runs differ in.
-pub const TROUBLES: [Trouble; 5] = [
+pub const TROUBLES: [Trouble; 8] = [
     CALM,
     Trouble { swapping: true, ..CALM },
     Trouble { members_failing: 6, swapping: true, whole: false, ..CALM },
-    Trouble { members_failing: 4, backing_failing: 4, swapping: true, whole: false },
+    Trouble { members_failing: 4, backing_failing: 4, swapping: true, whole: false, ..CALM },
     Trouble { backing_failing: 25, ..CALM },
+    Trouble { resizing: true, ..CALM },
+    Trouble { resizing: true, crashing: 10, ..CALM },
+    Trouble { resizing: true, crashing: 10, members_failing: 4, backing_failing: 4, swapping: true, whole: false },
 ];
 
-/// A run of a seed, with its trouble. How many reads of members there were. `checked`: also by the engine's own checks.
-pub fn run(seed: u64, steps: usize, checked: bool) -> Result<u64, String> {
-    let mut machine = Machine::new(seed, TROUBLES[(seed % TROUBLES.len() as u64) as usize]);
+/// A run of a seed, with the trouble of this number. `checked`: also by the engine's own checks.
+pub fn run(seed: u64, trouble: usize, steps: usize, checked: bool) -> Result<Done, String> {
+    let mut machine = Machine::new(seed, TROUBLES[trouble]);
     machine.checked = checked;
-    machine.run(steps).map(|()| machine.member_reads)
+    machine.run(steps).map(|()| machine.done)
 }

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use crossbeam_channel::Sender;
 use surgetank_readcache::{Event, MemberId, Status};
 
 use super::super::remote::{self, Answer, Remote};
-use super::Member;
+use super::{Member, Observation};
 
 /// What is asked of a read cache.
 pub(super) enum Ask {
@@ -15,6 +17,10 @@ pub(super) enum Ask {
     Remove(MemberId),
     /// To make known how it stands.
     Look,
+    /// To say how it stands and how long what it does takes, and to begin another interval.
+    Observe(Sender<Observation>),
+    /// To have so many bytes of its members at most.
+    Limit(Option<u64>),
 }
 
 impl remote::Ask for Ask {
@@ -25,7 +31,7 @@ impl remote::Ask for Ask {
     fn into_member(self) -> Option<Member> {
         match self {
             Self::Add(member) => Some(member),
-            Self::Remove(_) | Self::Look => None,
+            Self::Remove(_) | Self::Look | Self::Observe(_) | Self::Limit(_) => None,
         }
     }
 }
@@ -71,6 +77,23 @@ impl ReadCacheHandle {
     #[must_use]
     pub fn remove(&self, member: MemberId) -> Answer {
         self.remote.ask(Ask::Remove(member))
+    }
+
+    /// How it stands, how long what it does takes, and what would miss in caches of other sizes, of which another interval begins. `None` if it does not say so in that time, or was closed.
+    #[must_use]
+    pub fn observe(&self, timeout: Duration) -> Option<Observation> {
+        let (sender, observation) = crossbeam_channel::bounded(1);
+        let asked = self.remote.ask(Ask::Observe(sender));
+        let observation = observation.recv_timeout(timeout).ok();
+        drop(asked);
+        observation
+    }
+
+    /// The cache has so many bytes of its members at most from now on, all that they have if `None`. It grows at once. While it is larger, it
+    /// takes nothing new and evicts, until `Event::Shrunk`.
+    #[must_use]
+    pub fn set_limit(&self, bytes: Option<u64>) -> Answer {
+        self.remote.ask(Ask::Limit(bytes))
     }
 
     /// How the read cache stands, without waiting for it: as of the last event, or of the poll after the last call that asked.

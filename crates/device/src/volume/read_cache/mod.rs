@@ -1,9 +1,11 @@
 //! A read cache as a volume: carries out over a backing volume and the members' volumes what `surgetank-readcache` decides.
 //!
 //! - `handle`: what other threads ask and learn: members that come and go, how it stands.
+//! - `observed`: what it shows to whoever decides how large it may be.
 //! - `volumes`: the volumes and what is in flight on them.
 
 mod handle;
+mod observed;
 mod volumes;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,6 +20,7 @@ use surgetank_readcache::io::Action;
 use surgetank_readcache::{Config, Engine, Event, MemberId, Outcome, Rejected, RequestError};
 
 use self::handle::Ask;
+use self::observed::{Began, Watch};
 use self::volumes::Volumes;
 use super::pieces::Requests;
 use super::remote::{self, Command, Inbox};
@@ -25,6 +28,7 @@ use super::{Completion, Failure, Memory, Operation, Volume, VolumeIo};
 use crate::poller::Poller;
 
 pub use self::handle::ReadCacheHandle;
+pub use self::observed::{Misses, Observation, Times};
 pub use super::remote::Answer;
 
 /// Rounds of I/Os that one poll takes the answers of, so that volumes that answer at once do not hold up the caller; what is
@@ -47,6 +51,10 @@ pub struct ReadCacheVolume {
     inbox: Inbox<Ask>,
     ended: Vec<Completion>,
     outcomes: Vec<(EffectId, Outcome)>,
+    began: Began,
+    watch: Option<Watch>,
+    /// Reads that were answered.
+    reads: Times,
     /// For the handle.
     hit_bytes: Arc<AtomicU64>,
 }
@@ -78,6 +86,9 @@ impl ReadCacheVolume {
             inbox,
             ended: Vec::new(),
             outcomes: Vec::new(),
+            began: Began::default(),
+            watch: None,
+            reads: Times::default(),
             hit_bytes: Arc::default(),
         };
         let handle = ReadCacheHandle::new(remote, cache.hit_bytes.clone());
@@ -90,6 +101,13 @@ impl ReadCacheVolume {
         self.volumes.set_timeout(timeout);
     }
 
+    /// Looks at the accesses from now on, so that it can say what would miss in caches of other sizes, and has so many bytes of its
+    /// members at most.
+    pub fn share(&mut self, limit: u64) {
+        self.watch = Some(Watch::default());
+        self.engine.set_limit(Some(limit));
+    }
+
     /// Carries out what the engine asks for.
     fn carry_out(&mut self, now: Instant) {
         while let Some(effect) = self.engine.next_effect() {
@@ -99,7 +117,11 @@ impl ReadCacheVolume {
                 Action::Release { scratch } => self.requests.release(scratch),
                 Action::Copy { from, to } => self.copy(from, to),
                 Action::Reply { request, result } => {
-                    self.ended.extend(self.requests.answer(request, result.map_err(failure)));
+                    let Some(completion) = self.requests.answer(request, result.map_err(failure)) else { continue };
+                    if let Some(taken) = self.began.end(request, now) {
+                        self.reads.add(taken);
+                    }
+                    self.ended.push(completion);
                 }
             }
         }
@@ -122,6 +144,15 @@ impl ReadCacheVolume {
                     self.inbox.publish(self.engine.status());
                     Ok(())
                 }
+                Ask::Observe(sender) => {
+                    // Whoever asked may have gone.
+                    let _ = sender.send(self.observation());
+                    Ok(())
+                }
+                Ask::Limit(bytes) => {
+                    self.engine.set_limit(bytes);
+                    Ok(())
+                }
             };
             // Whoever asked may have gone.
             let _ = reply.send(answer);
@@ -129,6 +160,13 @@ impl ReadCacheVolume {
         if self.inbox.take_asked() {
             self.inbox.publish(self.engine.status());
         }
+    }
+
+    fn observation(&mut self) -> Observation {
+        let (member_reads, backing_reads) = self.volumes.reads();
+        let status = self.engine.status();
+        let misses = self.watch.as_mut().map(|watch| watch.end_interval(status.size, self.engine.block()));
+        Observation { status, reads: self.reads, member_reads, backing_reads, misses }
     }
 
     fn add(&mut self, member: Member) -> Result<(), Rejected> {
@@ -187,7 +225,14 @@ impl Volume for ReadCacheVolume {
         if allowed.is_err() || (io.length == 0 && io.operation != Operation::Flush) {
             return self.ended.push(Completion { token: io.token, result: allowed });
         }
+        if let Some(watch) = &mut self.watch {
+            watch.observe(&io, self.engine.block());
+        }
+        let is_read = io.operation == Operation::Read;
         for piece in self.requests.add(io) {
+            if is_read {
+                self.began.begin(piece.id, now);
+            }
             self.engine.submit(piece);
         }
         self.hit_bytes.store(self.engine.hit_bytes(), Ordering::Relaxed);

@@ -15,7 +15,7 @@ use surgetank_readcache::{MemberId, Outcome};
 
 use super::super::pieces::Requests;
 use super::super::{Completion, Memory, Volume, VolumeIo};
-use super::{Member, copy};
+use super::{Member, Times, copy};
 use crate::buffer::BufferPool;
 use crate::poller::Poller;
 
@@ -60,6 +60,8 @@ pub(super) struct Volumes {
     timeout: Duration,
     /// When an I/O of a member may be late.
     next_look: Option<Instant>,
+    /// Of members for requests, and of the backing volume.
+    reads: (Times, Times),
 }
 
 impl Volumes {
@@ -78,6 +80,7 @@ impl Volumes {
             pool: BufferPool::new(IDLE_BYTES_MAX),
             timeout,
             next_look: None,
+            reads: (Times::default(), Times::default()),
         })
     }
 
@@ -87,6 +90,11 @@ impl Volumes {
 
     pub fn backing_block(&self) -> u32 {
         self.backing.logical_block()
+    }
+
+    /// How long reads took: those of members for requests, and those of the backing volume.
+    pub const fn reads(&self) -> (Times, Times) {
+        self.reads
     }
 
     /// How long an I/O of a member is waited for, from now on.
@@ -222,16 +230,16 @@ impl Volumes {
             self.busy().for_each(|volume| volume.poll(now, &mut completions));
         }
         for completion in completions.drain(..) {
-            self.finish(&completion);
+            self.finish(now, &completion);
         }
         self.completions = completions;
         self.look_for_late(now);
         outcomes.append(&mut self.ready);
     }
 
-    fn finish(&mut self, completion: &Completion) {
+    fn finish(&mut self, now: Instant, completion: &Completion) {
         let taken = usize::try_from(completion.token).ok().and_then(|token| self.table.try_remove(token));
-        let Some(InFlight { effect, target, meaning, memory, into, .. }) = taken else {
+        let Some(InFlight { effect, target, meaning, memory, into, is_read, began }) = taken else {
             tracing::error!(token = completion.token, "a volume completed an I/O that is not in flight");
             return;
         };
@@ -246,6 +254,11 @@ impl Volumes {
                     }
                 }
             }
+        }
+        match target {
+            Target::Backing if is_read => self.reads.1.add(now.since(began.0)),
+            Target::Member(_) if into.is_some() => self.reads.0.add(now.since(began.0)),
+            Target::Backing | Target::Member(_) => {}
         }
         let Some(effect) = effect else { return };
         let result = completion.result.map_err(IoFailure::from);

@@ -1,0 +1,121 @@
+//! Who holds how much of a budget that caches share while they are resized.
+//!
+//! A cache that is to be smaller takes a while, and one that is to be larger grows at once. So a share is given only after another
+//! one has become free: what all hold, or may hold, is never more than the budget.
+
+use std::collections::BTreeMap;
+
+use surgetank_model::Bytes;
+
+use crate::planted::{Bug, planted};
+
+/// What a cache has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Entry {
+    /// What it is to have.
+    target: Bytes,
+    /// What it may have.
+    limit: Bytes,
+    /// What it had when that was last known.
+    held: Bytes,
+}
+
+impl Entry {
+    /// What it has or may have.
+    fn claims(&self) -> u64 {
+        self.limit.get().max(self.held.get())
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ledger {
+    budget: Bytes,
+    entries: BTreeMap<String, Entry>,
+}
+
+impl Ledger {
+    /// Nobody has anything of this budget.
+    #[must_use]
+    pub const fn new(budget: Bytes) -> Self {
+        Self { budget, entries: BTreeMap::new() }
+    }
+
+    /// What caches are to have. Those that are not named are to have nothing.
+    pub fn aim(&mut self, targets: &BTreeMap<String, Bytes>) {
+        self.entries.values_mut().for_each(|entry| entry.target = Bytes::ZERO);
+        for (name, target) in targets {
+            self.entries.entry(name.clone()).or_default().target = *target;
+        }
+    }
+
+    /// A cache was seen to have so much, after it was told its limit.
+    pub fn holds(&mut self, name: &str, held: Bytes) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.held = held;
+        }
+    }
+
+    /// What a cache may have now.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Bytes {
+        self.entries.get(name).map_or(Bytes::ZERO, |entry| entry.limit)
+    }
+
+    /// The next step towards the targets: caches whose limits change, and those limits. Smaller by at most `step` at once, larger as
+    /// far as others have become smaller. To be called again until it names none.
+    pub fn step(&mut self, step: Bytes) -> Vec<(String, Bytes)> {
+        let before: Vec<Bytes> = self.entries.values().map(|entry| entry.limit).collect();
+        for entry in self.entries.values_mut().filter(|entry| entry.limit > entry.target) {
+            // It may have grown as far since it was seen.
+            if !planted(Bug::GrowthForgotten) {
+                entry.held = entry.held.max(entry.limit);
+            }
+            entry.limit = Bytes::new(entry.limit.get().saturating_sub(step.get().max(1))).max(entry.target);
+        }
+        let claimed: u64 = self.entries.values().map(Entry::claims).sum();
+        let mut free = self.budget.get().saturating_sub(claimed);
+        if planted(Bug::GivenBeforeFree) {
+            free = u64::MAX;
+        }
+        for entry in self.entries.values_mut().filter(|entry| entry.limit < entry.target) {
+            // What it holds above its limit it claims already.
+            let claims = entry.claims();
+            let most = entry.limit.get().max(claims.saturating_add(free));
+            entry.limit = Bytes::new(entry.target.get().min(most));
+            free -= entry.claims() - claims;
+        }
+        let changed = self.entries.iter().zip(before).filter(|((_, entry), before)| entry.limit != *before);
+        changed.map(|((name, entry), _)| (name.clone(), entry.limit)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn targets(of: &[(&str, u64)]) -> BTreeMap<String, Bytes> {
+        of.iter().map(|(name, bytes)| ((*name).to_owned(), Bytes::new(*bytes))).collect()
+    }
+
+    #[test]
+    fn a_share_is_given_when_another_one_has_become_free() {
+        let mut ledger = Ledger::new(Bytes::new(100));
+        ledger.aim(&targets(&[("a", 60), ("b", 40)]));
+        let first = ledger.step(Bytes::new(20));
+        assert_eq!(first, [("a".to_owned(), Bytes::new(60)), ("b".to_owned(), Bytes::new(40))]);
+        ledger.holds("a", Bytes::new(60));
+        ledger.holds("b", Bytes::new(40));
+        ledger.aim(&targets(&[("a", 30), ("b", 70)]));
+        assert_eq!(ledger.step(Bytes::new(20)), [("a".to_owned(), Bytes::new(40))]);
+        assert_eq!(ledger.step(Bytes::new(20)), [("a".to_owned(), Bytes::new(30))], "a holds it still");
+        assert_eq!(ledger.step(Bytes::new(20)), []);
+        ledger.holds("a", Bytes::new(45));
+        assert_eq!(ledger.step(Bytes::new(20)), [("b".to_owned(), Bytes::new(55))]);
+        ledger.holds("a", Bytes::new(30));
+        assert_eq!(ledger.step(Bytes::new(20)), [("b".to_owned(), Bytes::new(70))]);
+        ledger.aim(&targets(&[("b", 100)]));
+        assert_eq!(ledger.step(Bytes::new(100)), [("a".to_owned(), Bytes::ZERO)]);
+        assert_eq!(ledger.step(Bytes::new(100)), [], "what a has now nobody has seen");
+    }
+}

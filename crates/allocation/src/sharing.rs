@@ -1,0 +1,401 @@
+//! Caches of one host that share a budget, interval for interval: what was observed comes in, limits go out.
+//!
+//! A cache whose accesses nobody has seen yet has its fair share, and the others share the rest by [`solve`]. What a device's reads really take
+//! differs from what follows from its curve and the times of hits and misses: reads are larger than a block, and the cache's policy is not
+//! LRU. By how much is measured as well, and the model is corrected by it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use surgetank_model::Bytes;
+
+use crate::confidence::margin;
+use crate::curve::{MissCurve, interpolate};
+use crate::ledger::Ledger;
+use crate::optimal::solve;
+use crate::plan::{Basis, Plan};
+use crate::problem::{Application, Description, Estimate, Hierarchy, Latencies, Model, Problem, Server, Slo};
+
+/// Reads that an interval has at least, so that its average says something.
+const READS_LEAST: u64 = 50;
+/// What a new measurement weighs beside the former ones.
+const WEIGHT: f64 = 0.5;
+/// By how much a model is corrected at most.
+const CORRECTION: (f64, f64) = (0.25, 4.0);
+/// Deviations by which a sampled curve may be wrong: it is in 19 of 20 cases.
+const DEVIATIONS: f64 = 1.64;
+/// The host, as a server of the problem.
+const HOST: &str = "host";
+/// Steps in which the budget would go from one cache to another.
+const STEPS: u64 = 32;
+
+/// One that shares.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sharer {
+    /// What its reads are promised.
+    pub slo: Slo,
+    /// What its cache can have.
+    pub most: Bytes,
+}
+
+/// What was observed of one in an interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observed {
+    /// What it would miss, and how many sampled reads that follows from; `None`: nothing was read.
+    pub curve: Option<(MissCurve, f64)>,
+    /// Reads that were answered.
+    pub reads: u64,
+    /// How long they took on average.
+    pub latency: Option<Duration>,
+    /// How long hits wait for the cache, and misses for the disk.
+    pub waits: (Option<Duration>, Option<Duration>),
+}
+
+/// How one fared in the last interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verdict {
+    /// What its reads took on average.
+    pub latency: Duration,
+    /// What they were expected to take with the share that it had.
+    pub expected: Duration,
+    /// What they would have taken with its fair share, as far as is known.
+    pub fair: Duration,
+    /// What it is promised.
+    pub bound: Duration,
+}
+
+impl Verdict {
+    /// Whether the promise was kept.
+    #[must_use]
+    pub fn slo_met(&self) -> bool {
+        self.latency <= self.bound
+    }
+}
+
+/// What is known of the accesses of one.
+#[derive(Clone, Debug, PartialEq)]
+struct Known {
+    curve: MissCurve,
+    sampled: f64,
+    hit: Duration,
+    miss: Duration,
+    /// What reads really take, as a part of what the curve says.
+    correction: f64,
+}
+
+impl Known {
+    /// The average latency with a cache of this size.
+    fn latency(&self, size: Bytes) -> Duration {
+        let misses = interpolate(self.curve.points(), size.get() as f64);
+        (self.hit + self.miss.saturating_sub(self.hit).mul_f64(misses)).mul_f64(self.correction)
+    }
+
+    fn latencies(&self) -> Latencies {
+        let hit = self.hit.mul_f64(self.correction).max(Duration::from_nanos(1));
+        let miss = self.miss.mul_f64(self.correction);
+        // There is no second level; each is slower than the one before it all the same.
+        Latencies { level1: hit, level2: hit + Duration::from_nanos(1), disk: miss.max(hit + Duration::from_nanos(2)) }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Member {
+    sharer: Sharer,
+    known: Option<Known>,
+    violations: u32,
+    verdict: Option<Verdict>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sharing {
+    budget: Bytes,
+    segment: Bytes,
+    members: BTreeMap<String, Member>,
+    plan: Option<Plan>,
+    /// Why there is no plan, if there should be one.
+    trouble: Option<String>,
+    ledger: Ledger,
+}
+
+impl Sharing {
+    /// All begin with their fair shares. Shares are whole segments.
+    #[must_use]
+    pub fn new(budget: Bytes, segment: Bytes, sharers: BTreeMap<String, Sharer>) -> Self {
+        let member = |sharer| Member { sharer, known: None, violations: 0, verdict: None };
+        let members: BTreeMap<String, Member> =
+            sharers.into_iter().map(|(name, sharer)| (name, member(sharer))).collect();
+        let mut sharing = Self { budget, segment, members, plan: None, trouble: None, ledger: Ledger::new(budget) };
+        sharing.aim();
+        sharing.ledger.step(budget);
+        sharing
+    }
+
+    /// An equal part for each, in whole segments.
+    #[must_use]
+    pub fn fair_share(&self) -> Bytes {
+        let segments = self.budget.get() / self.segment.get().max(1) / (self.members.len() as u64).max(1);
+        Bytes::new(segments * self.segment.get())
+    }
+
+    /// What one may have now.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Bytes {
+        self.ledger.limit(name)
+    }
+
+    /// How one fared in the last interval in which it read enough.
+    #[must_use]
+    pub fn verdict(&self, name: &str) -> Option<Verdict> {
+        self.members.get(name)?.verdict
+    }
+
+    /// What everybody is to have, of those whose accesses are known.
+    #[must_use]
+    pub const fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    /// Why somebody has the fair share who could have another one: one sentence.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        let of_plan = self.plan.as_ref().and_then(|plan| match &plan.basis {
+            Basis::FairShare(why) => Some(why.to_string()),
+            Basis::Optimal | Basis::Mlms | Basis::Baseline => None,
+        });
+        of_plan.or_else(|| self.trouble.clone())
+    }
+
+    /// An interval has ended: plans the next one.
+    pub fn end_interval(&mut self, observed: &BTreeMap<String, Observed>) {
+        let fair = self.fair_share();
+        for (name, observed) in observed {
+            let limit = self.ledger.limit(name);
+            if let Some(member) = self.members.get_mut(name) {
+                member.observe(observed, limit, fair);
+            }
+        }
+        let known: Vec<Application> =
+            self.members.iter().filter_map(|(name, member)| member.application(name)).collect();
+        let reserved = fair.get().saturating_mul((self.members.len() - known.len()) as u64);
+        (self.plan, self.trouble) = match self.problem(known, self.budget.get().saturating_sub(reserved)) {
+            None => (None, None),
+            Some(Ok(problem)) => (Some(solve(&problem, self.plan.as_ref())), None),
+            Some(Err(error)) => (None, Some(error)),
+        };
+        self.aim();
+    }
+
+    fn problem(&self, applications: Vec<Application>, cache: u64) -> Option<Result<Problem, String>> {
+        let latencies = applications.first()?.latencies?;
+        let host = Server { name: HOST.to_owned(), cache: Bytes::new(cache) };
+        let description = Description {
+            latencies,
+            hierarchy: Hierarchy::Exclusive,
+            level1: vec![host],
+            level2: Vec::new(),
+            applications,
+            segment: self.segment,
+            change_max: None,
+        };
+        Some(Problem::new(description).map_err(|error| error.to_string()))
+    }
+
+    /// Has the ledger go for the plan, and for the fair share of those that are not in it.
+    fn aim(&mut self) {
+        let fair = self.fair_share();
+        let mut targets: BTreeMap<String, Bytes> = self.members.keys().map(|name| (name.clone(), fair)).collect();
+        for share in self.plan.iter().flat_map(|plan| &plan.shares) {
+            targets.insert(share.application.clone(), share.level1);
+        }
+        self.ledger.aim(&targets);
+    }
+
+    /// Caches whose limits change now, and those limits. `held`: what they were seen to have. To be asked again and again.
+    pub fn step(&mut self, held: &BTreeMap<String, Bytes>) -> Vec<(String, Bytes)> {
+        held.iter().for_each(|(name, held)| self.ledger.holds(name, *held));
+        self.ledger.step(Bytes::new((self.budget.get() / STEPS).max(self.segment.get())))
+    }
+}
+
+impl Member {
+    fn observe(&mut self, observed: &Observed, limit: Bytes, fair: Bytes) {
+        let Some((curve, sampled)) = &observed.curve else { return };
+        let former = self.known.take();
+        let smooth = |new: Option<Duration>, former: Option<Duration>| match (new, former) {
+            (Some(new), Some(former)) => Some(former.mul_f64(1.0 - WEIGHT) + new.mul_f64(WEIGHT)),
+            (new, former) => new.or(former),
+        };
+        let hit = smooth(observed.waits.0, former.as_ref().map(|known| known.hit));
+        let miss = smooth(observed.waits.1, former.as_ref().map(|known| known.miss));
+        // Where nothing hit yet, or all did, the other one is all that is known.
+        let (Some(hit), Some(miss)) = (hit.or(miss), miss.or(hit)) else {
+            self.known = former;
+            return;
+        };
+        let expected = former.as_ref().map(|known| known.latency(limit));
+        let correction = former.map_or(1.0, |known| known.correction);
+        let mut known = Known { curve: curve.clone(), sampled: *sampled, hit, miss, correction };
+        if let Some(latency) = observed.latency.filter(|_| observed.reads >= READS_LEAST) {
+            let fair = known.latency(fair);
+            let bound = match self.sharer.slo {
+                Slo::AboveFair(above) => fair.mul_f64(1.0 + above),
+                Slo::Latency(bound) => bound,
+            };
+            let verdict = Verdict { latency, expected: expected.unwrap_or_else(|| known.latency(limit)), fair, bound };
+            self.violations = if verdict.slo_met() { 0 } else { self.violations + 1 };
+            self.verdict = Some(verdict);
+            let modelled = known.latency(limit).as_secs_f64() / known.correction;
+            if modelled > 0.0 {
+                let seen = (latency.as_secs_f64() / modelled).clamp(CORRECTION.0, CORRECTION.1);
+                known.correction = known.correction * (1.0 - WEIGHT) + seen * WEIGHT;
+            }
+        }
+        self.known = Some(known);
+    }
+
+    fn application(&self, name: &str) -> Option<Application> {
+        let known = self.known.as_ref()?;
+        let latencies = known.latencies();
+        let bound_ms = self.verdict.map_or(latencies.disk, |verdict| verdict.bound).as_secs_f64() * 1e3;
+        // The estimates of both shares are from one sample, and are wrong in the same direction.
+        let most = match self.sharer.slo {
+            Slo::AboveFair(above) => above / (1.0 + above) / 2.0,
+            Slo::Latency(_) => 1.0,
+        };
+        Some(Application {
+            name: name.to_owned(),
+            level1: HOST.to_owned(),
+            level2: Vec::new(),
+            latencies: Some(latencies),
+            estimate: Estimate::Whole,
+            slo: self.sharer.slo,
+            model: Model::Curve(known.curve.up_to(self.sharer.most)),
+            accesses_per_s: 1.0,
+            margin: margin(known.sampled as u64, latencies, bound_ms, DEVIATIONS).min(most),
+            violations: self.violations,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn mib(mib: u64) -> Bytes {
+        Bytes::from_mib(mib)
+    }
+
+    fn curve(points: &[(u64, f64)]) -> MissCurve {
+        MissCurve::new(&points.iter().map(|(size, ratio)| (mib(*size), *ratio)).collect::<Vec<_>>()).unwrap()
+    }
+
+    fn sharing(slo: Slo) -> Sharing {
+        let sharer = Sharer { slo, most: mib(1000) };
+        let sharers = ["a", "b"].map(|name| (name.to_owned(), sharer.clone()));
+        Sharing::new(mib(200), mib(1), sharers.into())
+    }
+
+    /// A device whose reads take what its curve says, times a factor.
+    fn observed(curve: &MissCurve, limit: Bytes, factor: f64) -> Observed {
+        let (hit, miss) = (Duration::from_micros(200), Duration::from_millis(10));
+        let misses = interpolate(curve.points(), limit.get() as f64);
+        let latency = (hit + (miss - hit).mul_f64(misses)).mul_f64(factor);
+        Observed {
+            curve: Some((curve.clone(), 1e6)),
+            reads: 1000,
+            latency: Some(latency),
+            waits: (Some(hit), Some(miss)),
+        }
+    }
+
+    fn settle(sharing: &mut Sharing) {
+        for _ in 0..200 {
+            let held = ["a", "b"].map(|name| (name.to_owned(), sharing.limit(name)));
+            let together: u64 = held.iter().map(|(_, held)| held.get()).sum();
+            assert!(together <= 200 * MIB);
+            sharing.step(&held.into());
+        }
+    }
+
+    #[test]
+    fn who_gains_from_cache_gets_it_and_nobody_is_above_the_bound() {
+        for factor in [1.0, 1.4, 0.7] {
+            let mut sharing = sharing(Slo::AboveFair(0.05));
+            assert_eq!((sharing.limit("a"), sharing.limit("b")), (mib(100), mib(100)));
+            // One has a hot spot larger than its fair share, the other one scans.
+            let (hot, scan) = (curve(&[(50, 0.9), (150, 0.1), (160, 0.1)]), curve(&[(1000, 0.9)]));
+            for _ in 0..12 {
+                let observed = BTreeMap::from([
+                    ("a".to_owned(), observed(&hot, sharing.limit("a"), factor)),
+                    ("b".to_owned(), observed(&scan, sharing.limit("b"), factor)),
+                ]);
+                sharing.end_interval(&observed);
+                settle(&mut sharing);
+            }
+            assert_eq!(sharing.reason(), None);
+            assert!(sharing.limit("a") >= mib(149), "{}", sharing.limit("a"));
+            for name in ["a", "b"] {
+                let verdict = sharing.verdict(name).unwrap();
+                assert!(verdict.slo_met(), "{verdict:?}");
+                let error = verdict.expected.as_secs_f64() / verdict.latency.as_secs_f64() - 1.0;
+                assert!(error.abs() < 0.05, "{verdict:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_that_reads_nothing_keeps_its_fair_share() {
+        let mut sharing = sharing(Slo::AboveFair(0.05));
+        let hot = curve(&[(50, 0.9), (300, 0.0)]);
+        let a = observed(&hot, sharing.limit("a"), 1.0);
+        let b = Observed { curve: None, reads: 0, latency: None, waits: (None, None) };
+        sharing.end_interval(&BTreeMap::from([("a".to_owned(), a), ("b".to_owned(), b)]));
+        settle(&mut sharing);
+        assert_eq!((sharing.limit("a"), sharing.limit("b")), (mib(100), mib(100)));
+    }
+
+    #[test]
+    fn two_violations_lead_to_the_fair_share_and_measuring_leads_away_from_it() {
+        let mut sharing = sharing(Slo::AboveFair(0.05));
+        let (hot, scan) = (curve(&[(50, 0.9), (150, 0.1)]), curve(&[(1000, 0.9)]));
+        let both = |sharing: &Sharing, factor: f64| {
+            BTreeMap::from([
+                ("a".to_owned(), observed(&hot, sharing.limit("a"), 1.0)),
+                ("b".to_owned(), observed(&scan, sharing.limit("b"), factor)),
+            ])
+        };
+        for _ in 0..3 {
+            let observed = both(&sharing, 1.0);
+            sharing.end_interval(&observed);
+            settle(&mut sharing);
+        }
+        for factor in [1.3, 1.6] {
+            let observed = both(&sharing, factor);
+            sharing.end_interval(&observed);
+            settle(&mut sharing);
+        }
+        assert!(sharing.reason().unwrap().contains("application b was above its bound in 2 intervals"));
+        assert_eq!(sharing.limit("a"), mib(100));
+        for _ in 0..6 {
+            let observed = both(&sharing, 1.6);
+            sharing.end_interval(&observed);
+            settle(&mut sharing);
+        }
+        assert_eq!(sharing.reason(), None);
+        assert!(sharing.limit("a") >= mib(149));
+    }
+
+    #[test]
+    fn what_nobody_can_have_is_told() {
+        let mut sharing = sharing(Slo::Latency(Duration::from_micros(300)));
+        let scan = curve(&[(1000, 0.9)]);
+        let observed = ["a", "b"].map(|name| (name.to_owned(), observed(&scan, sharing.limit(name), 1.0)));
+        sharing.end_interval(&observed.into());
+        let reason = sharing.reason().unwrap();
+        assert!(reason.starts_with("no shares meet all SLOs: application a cannot have 0.3"), "{reason}");
+        assert_eq!(sharing.verdict("a").map(|verdict| verdict.slo_met()), Some(false));
+    }
+}

@@ -1,0 +1,168 @@
+//! The thread that has read caches share what the machine has for them: it carries out what the pure part plans
+//! ([`surgetank_allocation::Sharing`]).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use surgetank_allocation::{MissCurve, Observed, Sharer, Sharing};
+use surgetank_device::volume::read_cache::{Observation, ReadCacheHandle};
+use surgetank_model::Bytes;
+use surgetank_readcache::engine::SEGMENT_DEFAULT;
+
+use super::status::ShareStatus;
+use crate::config::{AllocationConfig, Config};
+
+/// Steps towards a plan in an interval, and how long each takes at least and at most.
+const STEPS: u32 = 32;
+const STEP: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How long a cache may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A cache that serves.
+#[derive(Clone)]
+struct Served {
+    handle: ReadCacheHandle,
+    /// What was observed at the end of the last interval.
+    former: Observation,
+}
+
+struct State {
+    sharing: Sharing,
+    served: BTreeMap<String, Served>,
+}
+
+/// What all read caches share.
+pub(super) struct Shares {
+    state: Arc<Mutex<State>>,
+    /// Dropped, it ends the thread.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn guard(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shares {
+    /// Begins if the configuration has read caches share.
+    pub fn start(config: &Config) -> Option<Self> {
+        let AllocationConfig { cache, interval, slo } = config.allocation?;
+        let sharer = |(name, device): (&String, &crate::config::DeviceConfig)| {
+            let read_cache = device.read_cache.as_ref()?;
+            let most = read_cache.member_size.get().saturating_mul(u64::from(read_cache.members));
+            Some((name.clone(), Sharer { slo: read_cache.slo.unwrap_or(slo), most: Bytes::new(most) }))
+        };
+        let sharers = config.devices.iter().filter_map(sharer).collect();
+        let sharing = Sharing::new(cache, Bytes::new(SEGMENT_DEFAULT.into()), sharers);
+        let state = Arc::new(Mutex::new(State { sharing, served: BTreeMap::new() }));
+        let (stop, stopped) = crossbeam_channel::bounded(0);
+        let of_thread = state.clone();
+        let spawned = std::thread::Builder::new()
+            .name("sharing".into())
+            .spawn(move || run(&of_thread, interval, &stopped))
+            .inspect_err(|error| tracing::error!(%error, "read caches keep equal parts: a thread cannot be started"));
+        Some(Self { state, stop: Some(stop), thread: spawned.ok() })
+    }
+
+    /// A device is served over its cache: what that may have.
+    pub fn serve(&self, device: &str, handle: ReadCacheHandle) -> u64 {
+        let mut state = guard(&self.state);
+        state.served.insert(device.to_owned(), Served { handle, former: Observation::default() });
+        state.sharing.limit(device).get()
+    }
+
+    /// It is not served any more.
+    pub fn closed(&self, device: &str) {
+        guard(&self.state).served.remove(device);
+    }
+
+    /// What a device has of what all share.
+    pub fn status(&self, device: &str) -> Option<ShareStatus> {
+        let state = guard(&self.state);
+        let sharing = &state.sharing;
+        let verdict = sharing.verdict(device);
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Some(ShareStatus {
+            size_gib: sharing.limit(device).as_gib(),
+            fair_gib: sharing.fair_share().as_gib(),
+            latency_ms: verdict.map(|verdict| ms(verdict.latency)),
+            expected_ms: verdict.map(|verdict| ms(verdict.expected)),
+            fair_latency_ms: verdict.map(|verdict| ms(verdict.fair)),
+            bound_ms: verdict.map(|verdict| ms(verdict.bound)),
+            slo_met: verdict.map(|verdict| verdict.slo_met()),
+            reason: sharing.reason(),
+        })
+    }
+}
+
+impl Drop for Shares {
+    fn drop(&mut self) {
+        self.stop = None;
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that has read caches share panicked");
+        }
+    }
+}
+
+fn run(state: &Mutex<State>, interval: Duration, stop: &Receiver<()>) {
+    let step = (interval / STEPS).clamp(STEP.0, STEP.1);
+    let mut planned = Instant::now();
+    while stop.recv_timeout(step) == Err(RecvTimeoutError::Timeout) {
+        if planned.elapsed() >= interval {
+            planned = Instant::now();
+            plan(state);
+        }
+        go_on(state);
+    }
+}
+
+/// An interval has ended. Caches are asked without the lock, since one may take its time.
+fn plan(state: &Mutex<State>) {
+    let served = guard(state).served.clone();
+    let mut observed = BTreeMap::new();
+    for (name, Served { handle, former }) in served {
+        let Some(observation) = handle.observe(TIMEOUT) else { continue };
+        observed.insert(name.clone(), of_interval(&observation, &former));
+        if let Some(served) = guard(state).served.get_mut(&name) {
+            served.former = observation;
+        }
+    }
+    let mut state = guard(state);
+    state.sharing.end_interval(&observed);
+    match state.sharing.reason() {
+        Some(why) => tracing::warn!(why, "read caches have equal parts"),
+        None => tracing::debug!(plan = ?state.sharing.plan(), "read caches share"),
+    }
+}
+
+fn of_interval(now: &Observation, former: &Observation) -> Observed {
+    let reads = now.reads.since(former.reads);
+    let curve = now.misses.as_ref().filter(|misses| misses.sampled > 0.0).and_then(|misses| {
+        let curve = MissCurve::from_measured(&misses.points, Bytes::new(misses.block.into())).ok()?;
+        Some((curve, misses.sampled))
+    });
+    let waits =
+        (now.member_reads.since(former.member_reads).mean(), now.backing_reads.since(former.backing_reads).mean());
+    Observed { curve, reads: reads.count, latency: reads.mean(), waits }
+}
+
+/// The next step towards the plan.
+fn go_on(state: &Mutex<State>) {
+    let served = guard(state).served.clone();
+    // One that does not answer may have all that it may have.
+    let held = served.iter().filter_map(|(name, Served { handle, .. })| {
+        let looked = handle.look().wait(TIMEOUT)?.ok();
+        looked.map(|()| (name.clone(), Bytes::new(handle.status().held_bytes)))
+    });
+    let held: BTreeMap<String, Bytes> = held.collect();
+    let changed = guard(state).sharing.step(&held);
+    for (name, limit) in changed {
+        let Some(Served { handle, .. }) = served.get(&name) else { continue };
+        if !matches!(handle.set_limit(Some(limit.get())).wait(TIMEOUT), Some(Ok(()))) {
+            tracing::warn!(device = name, "its read cache does not answer, and may be larger than it should be");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What a read cache shows to whoever decides how large it may be.
+
+use std::time::Duration;
+
+use surgetank_model::{Instant, Operation, RequestId};
+use surgetank_mrc::online::{Access, OnlineCurve};
+use surgetank_mrc::{Curve, Point, spread_sizes};
+use surgetank_readcache::Status;
+
+use super::VolumeIo;
+
+/// Sizes of which a curve has a point.
+const POINTS: u32 = 128;
+
+/// How long some I/Os took, since the device is served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// I/Os that have ended.
+    pub count: u64,
+    /// How long all of them took together.
+    pub total: Duration,
+}
+
+impl Times {
+    pub(super) fn add(&mut self, taken: Duration) {
+        self.count += 1;
+        self.total += taken;
+    }
+
+    /// Those that ended after the others had.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self { count: self.count.saturating_sub(earlier.count), total: self.total.saturating_sub(earlier.total) }
+    }
+
+    /// How long one took on average; `None` if none has ended.
+    #[must_use]
+    pub fn mean(self) -> Option<Duration> {
+        (self.count > 0).then(|| self.total.div_f64(self.count as f64))
+    }
+}
+
+/// What would miss in caches of other sizes, of what was read lately.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Misses {
+    /// By size, in blocks of the cache, up to all that its members have.
+    pub points: Vec<Point>,
+    /// Bytes of a block.
+    pub block: u32,
+    /// Reads of blocks that were sampled for it.
+    pub sampled: f64,
+}
+
+/// How a read cache stands, and how long what it does takes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observation {
+    /// The engine.
+    pub status: Status,
+    /// Reads, from submission to answer.
+    pub reads: Times,
+    /// Reads of members for them: what a hit waits for.
+    pub member_reads: Times,
+    /// Reads of the backing volume for them: what a miss waits for.
+    pub backing_reads: Times,
+    /// `None` if the cache does not look at accesses.
+    pub misses: Option<Misses>,
+}
+
+/// Looks at the accesses to a device, as its cache sees them.
+#[derive(Debug, Default)]
+pub(super) struct Watch(OnlineCurve);
+
+impl Watch {
+    /// An access. One that covers parts of blocks is read past the cache, and removes what it writes from it.
+    pub fn observe(&mut self, io: &VolumeIo, block: u32) {
+        let (block, end) = (u64::from(block), io.offset + io.length);
+        let is_whole = io.offset.is_multiple_of(block) && io.length.is_multiple_of(block);
+        let access = match io.operation {
+            Operation::Read if is_whole => Access::Read,
+            Operation::Write { .. } if is_whole => Access::Write,
+            Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => Access::Discard,
+            Operation::Read | Operation::Flush => return,
+        };
+        self.0.observe_range(access, io.offset / block..end.div_ceil(block));
+    }
+
+    /// Up to caches of so many bytes. Another interval begins.
+    pub fn end_interval(&mut self, largest: u64, block: u32) -> Misses {
+        let sizes = spread_sizes((largest / u64::from(block)).max(1), POINTS);
+        let misses = Misses { points: self.0.points(&sizes), block, sampled: self.0.sampled() };
+        self.0.end_interval();
+        misses
+    }
+}
+
+/// When the reads that are not answered began.
+#[derive(Debug, Default)]
+pub(super) struct Began {
+    /// By the place of the request, which is the low half of its number.
+    at: Vec<Option<Instant>>,
+}
+
+impl Began {
+    pub fn begin(&mut self, request: RequestId, now: Instant) {
+        let place = request.0 as u32 as usize;
+        if self.at.len() <= place {
+            self.at.resize(place + 1, None);
+        }
+        self.at[place].get_or_insert(now);
+    }
+
+    /// How long it took, if it is a read.
+    pub fn end(&mut self, request: RequestId, now: Instant) -> Option<Duration> {
+        self.at.get_mut(request.0 as u32 as usize)?.take().map(|began| now.since(began))
+    }
+}

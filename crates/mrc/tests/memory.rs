@@ -1,0 +1,64 @@
+//! What an online curve takes of memory at most, counted at the allocator.
+
+#![expect(clippy::print_stdout, reason = "how much it is is a result")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use surgetank_mrc::{Access, Curve, Online, OnlineCurve, spread_sizes};
+
+/// The bar for an application.
+const BYTES_MAX: usize = 2 << 20;
+
+/// Bytes in use now, and the most that were.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, which counts what is in use.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        MOST.fetch_max(live, Ordering::Relaxed);
+        // SAFETY: the caller's promises are the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+/// The only test here, so that nobody else allocates meanwhile.
+#[test]
+fn an_online_curve_takes_at_most_two_mebibytes() {
+    let before = LIVE.load(Ordering::Relaxed);
+    MOST.store(before, Ordering::Relaxed);
+    // More keys than it takes.
+    let mut curve = OnlineCurve::new(Online { keys_max: usize::MAX, renewed_after: 3, ..Online::default() });
+    let mut key = 1u64;
+    for round in 0..8 {
+        for at in 0..400_000u64 {
+            // New blocks, now and then one from before, and distances up to the longest that there are.
+            key = key.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let block = if at % 4 == 0 { key >> 50 } else { key };
+            let access = if at % 7 == 0 { Access::Write } else { Access::Read };
+            curve.observe(access, block);
+        }
+        curve.observe_range(Access::Discard, round << 40..u64::MAX);
+        curve.end_interval();
+        assert!(curve.rate().share() < 0.1, "the sample is full");
+    }
+    let points = curve.points(&spread_sizes(1 << 40, 64));
+    let most = MOST.load(Ordering::Relaxed) - before + size_of::<OnlineCurve>();
+    assert_eq!(points.last().map(|point| point.size_blocks), Some(1 << 40));
+    println!("{most} bytes at most, {} when nothing is under way", LIVE.load(Ordering::Relaxed) - before);
+    assert!(most <= BYTES_MAX, "{most} bytes");
+}

@@ -1,0 +1,33 @@
+//! The runs are tested: every planted bug is found within as many as the tests have.
+#![cfg(feature = "planted-bugs")]
+#![expect(clippy::print_stdout, reason = "which run finds which bug")]
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use support::{RUNS, Run};
+use surgetank_mrc::planted::{Bug, plant};
+
+/// How a run fails with the bug awake.
+fn shows(bug: Bug, run: Run, seed: u64) -> Option<String> {
+    plant(Some(bug));
+    let failed = catch_unwind(AssertUnwindSafe(|| run(seed).err()));
+    plant(None);
+    failed.unwrap_or_else(|_| Some("an assertion fails".to_owned()))
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    let mut missed = Vec::new();
+    for bug in Bug::ALL {
+        let found = RUNS.iter().find_map(|(name, run, seeds)| {
+            (0..*seeds).find_map(|seed| shows(*bug, *run, seed).map(|how| (name, seed, how)))
+        });
+        match found {
+            Some((name, seed, how)) => println!("{bug:?}: {name}, seed {seed}: {how:.200}"),
+            None => missed.push(bug),
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
