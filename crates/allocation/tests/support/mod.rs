@@ -2,12 +2,15 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod curves;
+pub mod exact;
 pub mod exhaustive;
 pub mod naive;
 pub mod optimum;
 pub mod paper;
 pub mod placement;
 pub mod promises;
+pub mod scales;
+pub mod simplex;
 
 use std::time::Duration;
 
