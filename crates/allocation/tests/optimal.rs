@@ -23,6 +23,11 @@ fn no_shares_are_better_than_the_plan() {
 }
 
 #[test]
+fn ten_thousand_problems_are_feasible_when_the_program_on_paper_is() {
+    all(10_000, support::exhaustive::decide);
+}
+
+#[test]
 fn the_plan_is_that_of_the_whole_program() {
     all(300, optimum::run);
 }

@@ -11,6 +11,11 @@ fn plans_keep_their_promises() {
 }
 
 #[test]
+fn plans_keep_their_promises_at_any_scale() {
+    all(3000, support::scales::run);
+}
+
+#[test]
 fn the_papers_algorithm_keeps_within_servers_bounds_and_the_optimum() {
     all(60, support::paper::run);
 }

@@ -47,18 +47,21 @@ pub(super) fn rounded(request: &Request<'_>, built: &Built, solution: &Solution,
     }
     clip(problem, &mut first);
     let has = problem.second_segments();
-    let former: Option<Vec<Place>> = request.former.map(|former| {
+    let servers = network(problem, &has);
+    // Who has how much does not depend on former places, or the same problem would have another plan the second time.
+    let mut shares = Shares::new(request, first, servers.place_most(&second, None));
+    shares.meet_targets();
+    shares.by_gain();
+    shares.evenly();
+    if let Some(former) = request.former {
         let in_segments = |amount: &Option<Amount>| {
             let place = amount.iter().flat_map(|amount| &amount.level2);
             place.map(|(server, bytes)| (*server, Bytes::new(bytes.get() / problem.segment))).collect()
         };
-        former.iter().map(in_segments).collect()
-    });
-    let second = network(problem, &has).place_most(&second, former.as_deref());
-    let mut shares = Shares::new(request, first, second);
-    shares.meet_targets();
-    shares.by_gain();
-    shares.evenly();
+        let former: Vec<Place> = former.iter().map(in_segments).collect();
+        let wants: Vec<Bytes> = (0..shares.second.len()).map(|of| Bytes::new(shares.second_of(of))).collect();
+        shares.second = servers.place_most(&wants, Some(&former));
+    }
     shares.amounts()
 }
 

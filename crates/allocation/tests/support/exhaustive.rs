@@ -3,6 +3,7 @@
 use surgetank_allocation::{Description, solve};
 use surgetank_model::random::Random;
 
+use super::exact::{Question, exact};
 use super::{GRAIN, SMALL, description, ensure, naive, problem, with_absolute_bounds};
 
 /// Costs of the best shares in whole grains: without SLOs, and with them if any meet them.
@@ -93,7 +94,8 @@ pub enum Kind {
 }
 
 /// The best plan costs no more than any shares in whole grains; and as much, if no SLO is in the way, for then points of curves
-/// are where the optimum is.
+/// are where the optimum is. Where an SLO is in the way the optimum lies between grains, and the program on paper says what it
+/// costs: the plan costs as much in both cases.
 pub fn compare(seed: u64) -> Result<Kind, String> {
     let random = &mut Random::from_seed(seed);
     let mut description = description(random, SMALL);
@@ -114,9 +116,31 @@ pub fn compare(seed: u64) -> Result<Kind, String> {
     if let Some(found) = best.bound {
         ensure(cost <= found * (1.0 + 1e-4), || format!("it costs {cost}, and {found} was found"))?;
     }
+    let least = exact(&description, Question::Cost).ok_or("a plan was found where there is none")?;
+    ensure((cost - least).abs() <= 1e-4 * least, || format!("it costs {cost}, and the least is {least}"))?;
+    let is_consistent = best.bound.is_none_or(|found| least <= found * (1.0 + 1e-6));
+    ensure(is_consistent, || format!("{:?} was found, less than the least: {least}", best.bound))?;
     let is_unbound = best.bound.is_some_and(|bound| bound <= best.unbound);
     ensure(!is_unbound || cost >= best.unbound * 0.999, || format!("it costs {cost}, less than {}", best.unbound))?;
     Ok(if is_unbound { Kind::Unbound } else { Kind::Bound })
+}
+
+/// A problem has a plan if, and only if, the program on paper has a solution. Where that depends on rounding both will do.
+pub fn decide(seed: u64) -> Result<(), String> {
+    let random = &mut Random::from_seed(seed);
+    let mut description = description(random, SMALL);
+    if random.chance(0.5) {
+        description = with_absolute_bounds(description, 0.7 + 0.4 * random.unit());
+    }
+    let plan = solve(&problem(&description)?, None);
+    naive::check(&description, &plan)?;
+    let is_feasible = match (exact(&description, Question::Within(1.0 - 3e-6)), plan.infeasible()) {
+        (Some(_), None) => return Ok(()),
+        (Some(_), Some(infeasible)) => return Err(format!("it is feasible, and said not to be: {infeasible}")),
+        (None, _) => exact(&description, Question::Within(1.0 + 3e-6)).is_some(),
+    };
+    let is_decided = plan.infeasible().is_some() || is_feasible;
+    ensure(is_decided, || "it is not feasible, and has a plan".to_owned())
 }
 
 pub fn run(seed: u64) -> Result<(), String> {

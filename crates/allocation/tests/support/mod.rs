@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod curves;
+pub mod exact;
 pub mod exhaustive;
 pub mod ledger;
 pub mod naive;
@@ -9,6 +10,8 @@ pub mod optimum;
 pub mod paper;
 pub mod placement;
 pub mod promises;
+pub mod scales;
+pub mod simplex;
 
 use std::time::Duration;
 

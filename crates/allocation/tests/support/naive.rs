@@ -1,12 +1,12 @@
 //! What plans are, said a second time and without cleverness.
 
-use surgetank_allocation::{Basis, Description, Hierarchy, MissCurve, Model, Plan, Server, Slo};
+use surgetank_allocation::{Basis, Description, Estimate, Hierarchy, MissCurve, Model, Plan, Server, Slo};
 
 use super::ensure;
 
 const TOLERANCE: f64 = 2e-6;
 
-fn curve(description: &Description, of: usize) -> &MissCurve {
+pub fn curve(description: &Description, of: usize) -> &MissCurve {
     match &description.applications[of].model {
         Model::Curve(curve) => curve,
         Model::Surface(_) => panic!("these problems have curves"),
@@ -44,10 +44,15 @@ pub fn latency_ms(description: &Description, of: usize, first: f64, second: f64,
         Hierarchy::Exclusive => misses(first + second),
         Hierarchy::Inclusive => misses(first).min(misses(second)),
     };
-    let [t1, t2, t3] = [description.latencies.level1, description.latencies.level2, description.latencies.disk]
-        .map(|latency| latency.as_secs_f64() * 1e3);
+    let [t1, t2, t3] = latencies_ms(description, of);
     // Hits of level 1, hits of level 2, and the rest.
     (1.0 - misses(first)) * t1 + (misses(first) - behind) * t2 + behind * t3
+}
+
+/// Of level 1, level 2 and the disk.
+pub fn latencies_ms(description: &Description, of: usize) -> [f64; 3] {
+    let latencies = description.applications[of].latencies.unwrap_or(description.latencies);
+    [latencies.level1, latencies.level2, latencies.disk].map(|latency| latency.as_secs_f64() * 1e3)
 }
 
 pub fn cache(servers: &[Server], name: &str) -> u64 {
@@ -59,11 +64,14 @@ pub fn fair_latency_ms(description: &Description, of: usize) -> f64 {
     let sharing = |is: &dyn Fn(&&surgetank_allocation::Application) -> bool| {
         description.applications.iter().filter(is).count() as u64
     };
-    let first = cache(&description.level1, &application.level1) / sharing(&|other| other.level1 == application.level1);
+    let segment = description.segment.get();
+    let part = |cache: u64, users: u64| cache / segment / users * segment;
+    let first =
+        part(cache(&description.level1, &application.level1), sharing(&|other| other.level1 == application.level1));
     let second: u64 = application
         .level2
         .iter()
-        .map(|server| cache(&description.level2, server) / sharing(&|other| other.level2.contains(server)))
+        .map(|server| part(cache(&description.level2, server), sharing(&|other| other.level2.contains(server))))
         .sum();
     latency_ms(description, of, first as f64, second as f64, false)
 }
@@ -85,6 +93,9 @@ pub fn shares(plan: &Plan) -> Vec<(f64, f64)> {
 pub fn fits(description: &Description, plan: &Plan) -> Result<(), String> {
     ensure(plan.shares.len() == description.applications.len(), || "not everybody has a share".to_owned())?;
     for (share, application) in plan.shares.iter().zip(&description.applications) {
+        let mut sizes = share.level2.values().chain([&share.level1]);
+        let is_whole = plan.basis == Basis::Mlms || sizes.all(|size| size.get() % description.segment.get() == 0);
+        ensure(is_whole || plan.basis == Basis::Baseline, || format!("{share:?} is not in whole segments"))?;
         ensure(share.application == application.name, || format!("{} is not where it was", share.application))?;
         for server in share.level2.keys() {
             ensure(application.level2.contains(server), || format!("{} does not reach {server}", application.name))?;
@@ -111,7 +122,8 @@ pub fn check(description: &Description, plan: &Plan) -> Result<(), String> {
     for (of, ((first, second), share)) in shares(plan).into_iter().zip(&plan.shares).enumerate() {
         let near = |a: f64, b: f64| (a - b).abs() <= TOLERANCE * b;
         let application = &description.applications[of];
-        let latency_ms = latency_ms(description, of, first, second, is_best);
+        let is_split = is_best && application.estimate == Estimate::Split;
+        let latency_ms = latency_ms(description, of, first, second, is_split);
         let (fair_ms, bound_ms) = (fair_latency_ms(description, of), bound_ms(description, of));
         let says = |what: &str, said: f64, is: f64| format!("{}'s {what} is {is}, not {said}", application.name);
         ensure(near(share.latency_ms, latency_ms), || says("latency", share.latency_ms, latency_ms))?;

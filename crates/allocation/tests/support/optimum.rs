@@ -1,4 +1,5 @@
-//! The linear program as it is on paper: a variable for each share of each server, and a row for each line of each hull.
+//! The linear program as it is on paper: a variable for each share of each server, and a row for each line of each hull. Large
+//! programs are for a solver; [`super::exact`] has one of its own for small ones.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +7,7 @@ use microlp::{ComparisonOp, Error, OptimizationDirection, Problem, Variable};
 use surgetank_allocation::{Basis, Description, Hierarchy, solve};
 use surgetank_model::random::Random;
 
+use super::exact::lines;
 use super::{Extent, MEDIUM, description, ensure, naive, problem, with_absolute_bounds};
 
 /// Σ latency ÷ fair latency of the best shares, or none if no shares meet all SLOs.
@@ -16,7 +18,6 @@ fn optimum(description: &Description) -> Option<f64> {
     let mut program = Problem::new(OptimizationDirection::Minimize);
     let mut of_first: BTreeMap<&str, Vec<(Variable, f64)>> = BTreeMap::new();
     let mut of_second: BTreeMap<&str, Vec<(Variable, f64)>> = BTreeMap::new();
-    let checked = problem(description).expect("it is valid");
     let mut constant = 0.0;
     for (of, application) in description.applications.iter().enumerate() {
         let fair_ms = naive::fair_latency_ms(description, of);
@@ -30,13 +31,11 @@ fn optimum(description: &Description) -> Option<f64> {
         }
         let m = program.add_var((t2 - t1) / fair_ms, (0.0, 1.0));
         let n = program.add_var((t3 - t2) / fair_ms, (0.0, 1.0));
-        let hull = checked.hull(of).expect("it has a curve").points();
-        let last = hull[hull.len() - 1].1;
+        let points = naive::curve(description, of).points();
+        let last = points[points.len() - 1].1;
         program.add_constraint([(m, 1.0)], ComparisonOp::Ge, last);
         program.add_constraint([(n, 1.0)], ComparisonOp::Ge, last);
-        for pair in hull.windows(2) {
-            let slope = (pair[1].1 - pair[0].1) / (pair[1].0 - pair[0].0);
-            let at_zero = pair[0].1 - slope * pair[0].0;
+        for (slope, at_zero) in lines(points) {
             program.add_constraint([(m, 1.0), (first, -slope * mib)], ComparisonOp::Ge, at_zero);
             let line: Vec<(Variable, f64)> =
                 both.iter().map(|(share, _)| (*share, -slope * mib)).chain([(n, 1.0)]).collect();
