@@ -29,5 +29,6 @@ pub use plan::{
     Added, Basis, Broken, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE, verify, verify_change,
 };
 pub use problem::{
-    Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Model, Problem, Server, Slo,
+    Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Model, Problem, Server, Setting, Slo,
+    Subject,
 };
