@@ -35,7 +35,10 @@ pub enum PlacementError {
     #[error("{0}")]
     Invalid(InvalidProblem),
     /// Some applications want more than the servers have that they reach.
-    #[error("{} want {wanted} together, and the servers that they reach have {has}: {}", .applications.join(", "), .servers.join(", "))]
+    #[error(
+        "{} want {:.1} MiB together, and the servers that they reach have {:.1} MiB: {}",
+        .applications.join(", "), .wanted.as_mib(), .has.as_mib(), .servers.join(", ")
+    )]
     Overcommitted {
         /// Who.
         applications: Vec<String>,

@@ -121,7 +121,7 @@ fn demands_that_have_no_place_are_named() {
     let demands = [demand("A", &["st1"], 60), demand("B", &["st1"], 50), demand("C", &["st1", "st2"], 20)];
     assert_eq!(
         place(&servers, &demands).unwrap_err().to_string(),
-        "A, B want 110 MiB together, and the servers that they reach have 100 MiB: st1"
+        "A, B want 110.0 MiB together, and the servers that they reach have 100.0 MiB: st1"
     );
     let invalid = |demands: &[Demand]| match place(&servers, demands) {
         Err(PlacementError::Invalid(error)) => error.to_string(),

@@ -98,10 +98,14 @@ impl Arguments {
             output::print_json(&answer)?;
         }
         match &answer.infeasible {
-            Some(infeasible) => Err(Failure::Infeasible(infeasible.reason.clone())),
+            Some(infeasible) => Err(self.infeasible(&infeasible.reason)),
             None if self.json => Ok(()),
             None => output::print(&text::allocation(&answer)),
         }
+    }
+
+    fn infeasible(&self, reason: &str) -> Failure {
+        Failure::Infeasible(format!("{}: {reason}", self.file.display()))
     }
 
     /// What can be told before anything is read.
@@ -137,7 +141,7 @@ impl Arguments {
             output::print_json(&placement)?;
         }
         match &placement.reason {
-            Some(reason) => Err(Failure::Infeasible(reason.clone())),
+            Some(reason) => Err(self.infeasible(reason)),
             None if self.json => Ok(()),
             None => output::print(&text::placement(&placement)),
         }

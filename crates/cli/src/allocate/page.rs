@@ -40,7 +40,7 @@ pub fn html(file: &Path, problem: &Problem, answer: &Allocation) -> Result<Strin
         .facts(&facts(file, answer))
         .section("SLO margins")
         .picture(&margins(answer))?
-        .table(&shares(&answer.apps))
+        .table(&shares(&answer.apps).words(1))
         .section("Shares")
         .picture(&levels(answer))?
         .table(&servers(&answer.servers))
@@ -84,7 +84,7 @@ fn margins(answer: &Allocation) -> Picture {
         let colour = if app.slo_met { Colour::BLUE } else { Colour::PINK };
         Bar {
             name: app.name.clone(),
-            parts: vec![(used, colour), (left, Colour::GREEN.faint(0.35))],
+            parts: vec![(used, colour), (left, Colour::GREEN)],
             text: format!("{} of {}", milliseconds(app.latency_ms), milliseconds(app.bound_ms)),
         }
     };
@@ -92,7 +92,7 @@ fn margins(answer: &Allocation) -> Picture {
     let longest = bars.iter().map(|bar| bar.parts.iter().map(|part| part.0).sum::<f64>()).fold(100.0, f64::max);
     Picture::new("Latencies in per cent of their bounds")
         .entry(Colour::BLUE, "latency")
-        .entry(Colour::GREEN.faint(0.35), "margin")
+        .entry(Colour::GREEN, "margin")
         .entry(Colour::PINK, "latency above its bound")
         .bars(Bars { caption: "latency in % of the bound".to_owned(), unit: "%", until: Some(longest * 1.3), bars })
 }
@@ -164,8 +164,8 @@ fn curve(problem: &Problem, index: usize, app: &AppShare, with_legend: bool) -> 
         .mark(Mark::line(line(curve.points(), &|size| curve.at(size)), Colour::GREY, 2))
         .mark(Mark::line(line(hull.points(), &|size| hull.at(size)), Colour::GREEN, 2))
         .mark(Mark::Ring { at: (fair, curve.at(fair * MIB)), colour: Colour::GREY })
-        .mark(Mark::Dot { at: place(both), colour: Colour::ORANGE, radius: 6 })
-        .mark(Mark::Dot { at: place(first), colour: Colour::BLUE, radius: 6 });
+        .mark(Mark::Dot { at: place(both), colour: Colour::ORANGE, radius: 8 })
+        .mark(Mark::Dot { at: place(first), colour: Colour::BLUE, radius: 5 });
     let picture = if with_legend {
         picture
             .entry(Colour::GREY, "curve, and the fair share of both levels on it")

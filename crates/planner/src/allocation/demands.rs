@@ -42,10 +42,26 @@ pub struct Placed {
 pub struct Unplaced {
     /// Whose.
     pub name: String,
-    /// Of its demand.
+    /// What it wants.
+    pub demand_mib: f64,
+    /// Of that.
     pub unplaced_mib: f64,
     /// The servers that it reaches.
     pub level2: Vec<String>,
+}
+
+impl Unplaced {
+    /// What would suffice for it.
+    fn remedy(&self) -> String {
+        // Rounded so that it does suffice.
+        let less_mib = ((self.demand_mib - self.unplaced_mib) * 10.0).floor() / 10.0;
+        let more_mib = (self.unplaced_mib * 10.0).ceil() / 10.0;
+        format!(
+            "lower the demand of {} to {less_mib:.1} MiB or add {more_mib:.1} MiB at {}",
+            self.name,
+            self.level2.join(" or ")
+        )
+    }
 }
 
 impl Placement {
@@ -59,24 +75,20 @@ impl Placement {
             Ok(places) => (places, None, Vec::new()),
             Err(PlacementError::Invalid(error)) => return Err(file.refused(&error)),
             Err(error) => {
-                let mut reason = error.to_string();
+                let reason = error.to_string();
                 let lacking = match error {
                     PlacementError::Overcommitted { unplaced, .. } => unplaced,
                     PlacementError::Invalid(_) => Vec::new(),
                 };
-                let unplaced = lacking.iter().filter_map(|(name, bytes)| {
-                    let demand = demands.iter().find(|demand| demand.application == *name)?;
-                    let at = demand.level2.join(" or ");
-                    let less = demand.demand.get() - bytes.get();
-                    reason.push_str(&format!(
-                        "; lower the demand of {name} to {:.1} MiB, or add {:.1} MiB at {at}",
-                        (Bytes::new(less).as_mib() * 10.0).floor() / 10.0,
-                        (bytes.as_mib() * 10.0).ceil() / 10.0
-                    ));
-                    let (name, level2) = (name.clone(), demand.level2.clone());
-                    Some(Unplaced { name, unplaced_mib: bytes.as_mib(), level2 })
+                let unplaced = lacking.into_iter().filter_map(|(name, bytes)| {
+                    let demand = demands.iter().find(|demand| demand.application == name)?;
+                    let level2 = demand.level2.clone();
+                    let demand_mib = demand.demand.as_mib();
+                    Some(Unplaced { name, demand_mib, unplaced_mib: bytes.as_mib(), level2 })
                 });
                 let unplaced: Vec<Unplaced> = unplaced.collect();
+                let remedies: Vec<String> = unplaced.iter().map(Unplaced::remedy).collect();
+                let reason = format!("{reason}; {}", remedies.join(", and "));
                 (vec![BTreeMap::new(); demands.len()], Some(reason), unplaced)
             }
         };

@@ -288,7 +288,7 @@ impl AllocationFile {
         })
     }
 
-    /// Times in floating point keep their order.
+    /// A wrong unit is noticed before it makes every share look alike.
     fn check_times(&self, latencies: [Duration; 3]) -> Result<(), ConfigError> {
         let span = self.raw.latency.as_ref().map(Spanned::span);
         let longest = latencies.into_iter().max().unwrap_or_default();

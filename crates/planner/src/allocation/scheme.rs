@@ -62,12 +62,6 @@ impl Scheme {
         }
     }
 
-    /// Whether its answer is a plan that meets all SLOs or says why none does.
-    #[must_use]
-    pub fn promises(self) -> bool {
-        matches!(self, Self::Optimal | Self::Mlms)
-    }
-
     /// What it does for a problem whose applications have curves, with the latencies that follow from these.
     pub(super) fn plan(self, problem: &Problem, previous: Option<&Plan>) -> Plan {
         // Only applications without a curve keep a cache from being shared, and a file has none of those.
