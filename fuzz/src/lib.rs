@@ -32,6 +32,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("recovery", recovery::recovery),
     ("nbd", nbd::nbd),
     ("config", text::config),
+    ("allocation", text::allocation),
     ("control", text::control),
     ("answer", text::answer),
     ("clean", text::clean),

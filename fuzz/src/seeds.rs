@@ -38,6 +38,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "recovery" => decisions(target, &[30, 60, 120, 250, 500, 900, 1500]),
         "nbd" => decisions(target, &[20, 60, 120, 250, 500, 900]),
         "config" => configurations(),
+        "allocation" => texts(&[include_str!("../../scenarios/caches.toml"), ALLOCATION, DEMANDS, PLAN]),
         "control" => texts(CONTROL),
         "answer" => texts(REPLIES),
         "clean" => texts(FOREIGN),
@@ -55,6 +56,20 @@ pub fn of(target: &str) -> Vec<Seed> {
         _ => Vec::new(),
     }
 }
+
+/// Every setting of the file of `allocate`, in few bytes, so that mutations meet them.
+const ALLOCATION: &str = "slo=0.1\nsegment=\"1 MiB\"\nchange_max=0.5\nmargin=0.01\nhierarchy=\"inclusive\"\n\
+    latency={level1=\"1 us\",level2=\"1 ms\",disk=\"9 ms\"}\n\
+    server.level1=[{name=\"a\",cache=\"9 MiB\"}]\nserver.level2=[{name=\"b\",cache=\"99 MiB\"}]\n\
+    [[app]]\nname=\"x\"\nlevel1=\"a\"\nlevel2=[\"b\"]\nslo=\"8 ms\"\naccesses_per_s=7\nmargin=0\n\
+    mrc=[[\"1 MiB\",0.9],[\"20 MiB\",0.1]]\n\
+    [[app]]\nname=\"y\"\nlevel1=\"a\"\nlevel2=[\"b\"]\nmrc=[[\"8 MiB\",0.5],[\"9 MiB\",0]]\n";
+
+const DEMANDS: &str = "demands_only=true\nserver.level2=[{name=\"b\",cache=\"9 B\"},{name=\"c\",cache=\"9 B\"}]\n\
+    [[app]]\nname=\"x\"\nlevel2=[\"b\"]\ndemand=\"8 B\"\n\
+    [[app]]\nname=\"y\"\nlevel2=[\"b\",\"c\"]\ndemand=\"9 B\"\n";
+
+const PLAN: &str = "{\"apps\":[{\"name\":\"x\",\"level1_mib\":1.5,\"level2_mib\":{\"b\":0.25}}]}";
 
 const CONTROL: &[&str] = &[
     "{\"command\":\"status\"}\n",

@@ -1,5 +1,6 @@
 //! What people and other processes write to us as text: configuration, control requests, state files, quantities.
 
+use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -17,6 +18,7 @@ use surgetank_model::text as plain;
 use surgetank_model::toml_error::{ConfigError, Source};
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Iops};
+use surgetank_planner::allocation::{Allocation, AllocationFile, Placement, PreviousPlan, Scheme};
 use surgetank_planner::points::Points;
 use surgetank_planner::predict::Predictor;
 use surgetank_planner::scenario::Scenario;
@@ -64,6 +66,44 @@ fn planner(text: &str) {
     if let Err(error) = CATALOG.with_file(&source) {
         one_line(&error);
     }
+}
+
+/// Of more applications a run takes too long.
+const APPLICATIONS_MAX: usize = 6;
+
+/// The file of `allocate`, and the answer of `allocate` itself as the plan that holds.
+pub fn allocation(data: &[u8]) {
+    let text = String::from_utf8_lossy(data).into_owned();
+    if let Ok(previous) = serde_json::from_str::<PreviousPlan>(&text) {
+        let _ = previous.plan();
+    }
+    let file = match AllocationFile::parse(Source { file: "file.toml".into(), text }) {
+        Ok(file) => file,
+        Err(error) => return one_line(&error),
+    };
+    if file.demands_only() {
+        match Placement::of(&file) {
+            Ok(placement) => assert_eq!(placement.feasible, placement.unplaced.is_empty()),
+            Err(error) => one_line(&error),
+        }
+        return;
+    }
+    let problem = match file.problem(&BTreeMap::new()) {
+        Ok(problem) if problem.applications().count() <= APPLICATIONS_MAX => problem,
+        Ok(_) => return,
+        Err(error) => return one_line(&error),
+    };
+    let Ok(answer) = Allocation::of(&problem, Scheme::Optimal, None) else { return };
+    assert_eq!(answer.feasible, answer.infeasible.is_none());
+    assert!(answer.fair_speedup > 0.0 && answer.apps.iter().all(|app| app.latency_ms > 0.0));
+    assert!(answer.servers.iter().all(|server| server.shared_mib <= server.cache_mib));
+    // It stays, as it is read back.
+    let document = serde_json::to_string(&answer).expect("an answer is JSON");
+    let previous: PreviousPlan = serde_json::from_str(&document).expect("an answer is a plan");
+    let previous = previous.plan().expect("its shares are shares");
+    let again = Allocation::of(&problem, Scheme::Optimal, Some(&previous));
+    // Where changes are bounded the next plan may go further.
+    assert!(answer.infeasible.is_some() || again.is_ok_and(|again| again.fair_speedup >= answer.fair_speedup * 0.999));
 }
 
 /// The control socket, both its ends.

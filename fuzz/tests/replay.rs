@@ -80,6 +80,11 @@ fn config() {
 }
 
 #[test]
+fn allocation() {
+    replay("allocation");
+}
+
+#[test]
 fn control() {
     replay("control");
 }
@@ -141,6 +146,7 @@ fn no_target_is_left_out() {
         "recovery",
         "nbd",
         "config",
+        "allocation",
         "control",
         "answer",
         "clean",

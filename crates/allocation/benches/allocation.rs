@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use surgetank_allocation::mlms::{Gap, Mlms, Sample};
+use surgetank_allocation::mlms::{self, Gap};
 use surgetank_allocation::{
     Application, Basis, Description, Estimate, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo,
     solve, verify,
@@ -110,16 +110,7 @@ fn main() {
 /// The paper's algorithm after its bootstrap and ten intervals, with latencies as the curves say.
 fn gap(reached: u64) -> Gap {
     let problem = problem(7, 4, 4, reached, Hierarchy::Exclusive);
-    let mut mlms = Mlms::default();
-    let mut plan = Mlms::bootstrap(&problem, 0);
-    for interval in 0..18 {
-        let real = Gap::judged(&problem, &plan);
-        for (share, judged) in plan.shares.iter().zip(&real.shares) {
-            let second = Bytes::new(share.level2.values().map(|bytes| bytes.get()).sum());
-            mlms.observe(&share.application, Sample { first: share.level1, second, latency_ms: judged.latency_ms });
-        }
-        plan = if interval < 8 { Mlms::bootstrap(&problem, interval + 1) } else { mlms.solve(&problem, Some(&plan)) };
-    }
+    let plan = mlms::settled(&problem);
     assert_eq!(plan.basis, Basis::Mlms);
     Gap::of(&problem, &plan)
 }

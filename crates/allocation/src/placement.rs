@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use surgetank_model::Bytes;
 
 use crate::flow::{Cut, Flow};
+use crate::plan::Level;
 use crate::planted::{Bug, planted};
-use crate::problem::{CACHE_MAX, InvalidProblem, Server};
+use crate::problem::{CACHE_MAX, InvalidProblem, Server, Setting, Subject};
 
 /// What an application has of second-level servers, by index, ascending.
 pub(crate) type Place = Vec<(usize, Bytes)>;
@@ -34,7 +35,10 @@ pub enum PlacementError {
     #[error("{0}")]
     Invalid(InvalidProblem),
     /// Some applications want more than the servers have that they reach.
-    #[error("{} want {wanted} together, and the servers that they reach have {has}: {}", .applications.join(", "), .servers.join(", "))]
+    #[error(
+        "{} want {:.1} MiB together, and the servers that they reach have {:.1} MiB: {}",
+        .applications.join(", "), .wanted.as_mib(), .has.as_mib(), .servers.join(", ")
+    )]
     Overcommitted {
         /// Who.
         applications: Vec<String>,
@@ -44,6 +48,9 @@ pub enum PlacementError {
         wanted: Bytes,
         /// Of these servers.
         has: Bytes,
+        /// Applications that have no place for all that they want when as much as possible is placed, and what of it has
+        /// none. Without that, or with as much more at a server that each of them reaches, all demands have a place.
+        unplaced: Vec<(String, Bytes)>,
     },
 }
 
@@ -63,7 +70,14 @@ pub fn place(servers: &[Server], demands: &[Demand]) -> Result<Vec<BTreeMap<Stri
         }
         Err(cut) => {
             let servers_of_cut = network.reached_by(&cut.applications);
+            let placed = network.place_most(&wants, None);
+            let unplaced = |(demand, place): (&Demand, &Place)| {
+                let placed: u64 = place.iter().map(|(_, bytes)| bytes.get()).sum();
+                (demand.application.clone(), Bytes::new(demand.demand.get() - placed))
+            };
+            let unplaced = demands.iter().zip(&placed).map(unplaced).filter(|(_, bytes)| *bytes > Bytes::ZERO);
             Err(PlacementError::Overcommitted {
+                unplaced: unplaced.collect(),
                 wanted: Bytes::new(cut.applications.iter().map(|i| wants[*i].get()).sum()),
                 has: Bytes::new(servers_of_cut.iter().map(|j| has[*j].get()).sum()),
                 applications: cut.applications.iter().map(|i| demands[*i].application.clone()).collect(),
@@ -74,35 +88,39 @@ pub fn place(servers: &[Server], demands: &[Demand]) -> Result<Vec<BTreeMap<Stri
 }
 
 fn reach_of(servers: &[Server], demands: &[Demand]) -> Result<Vec<Vec<usize>>, InvalidProblem> {
-    let invalid = |message: String| Err(InvalidProblem(message));
+    let invalid = |subject: Subject, message: String| Err(InvalidProblem { subject, message });
     let mut names = BTreeMap::new();
     for (index, server) in servers.iter().enumerate() {
         if names.insert(&*server.name, index).is_some() {
-            return invalid(format!("two second-level servers are named {}: give each its own name", server.name));
+            let message = format!("two second-level servers are named {}: give each its own name", server.name);
+            return invalid(Subject::Server(Level::Second, index), message);
         }
     }
     let add = |sum: u64, size: Bytes| sum.saturating_add(size.get());
     if servers.iter().map(|server| server.cache).fold(0, add) > CACHE_MAX.get() {
-        return invalid(format!("the second-level servers have more than {CACHE_MAX} together"));
+        let message = format!("the second-level servers have more than {CACHE_MAX} together");
+        return invalid(Subject::Servers(Level::Second), message);
     }
     if demands.iter().map(|demand| demand.demand).fold(0, add) > CACHE_MAX.get() {
-        return invalid(format!("the applications want more than {CACHE_MAX} together"));
+        return invalid(Subject::Applications, format!("the applications want more than {CACHE_MAX} together"));
     }
     let mut applications = BTreeMap::new();
     let mut reach = Vec::new();
-    for Demand { application, level2, .. } in demands {
+    for (index, Demand { application, level2, .. }) in demands.iter().enumerate() {
+        let refuse = |setting: Setting, message: String| invalid(Subject::Application(index, setting), message);
         if applications.insert(&**application, ()).is_some() {
-            return invalid(format!("two applications are named {application}: give each its own name"));
+            return refuse(Setting::Name, format!("two applications are named {application}: give each its own name"));
         }
         if level2.is_empty() {
-            return invalid(format!("application {application} reaches no second-level server: name at least one"));
+            let message = format!("application {application} reaches no second-level server: name at least one");
+            return refuse(Setting::Level2, message);
         }
         let mut reached = Vec::new();
         for name in level2 {
             let Some(server) = names.get(&**name) else {
-                return invalid(format!(
-                    "application {application} uses the second-level server {name}, which is not there"
-                ));
+                let message =
+                    format!("application {application} uses the second-level server {name}, which is not there");
+                return refuse(Setting::Level2, message);
             };
             reached.push(*server);
         }

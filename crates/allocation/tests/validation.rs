@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use surgetank_allocation::{
-    Application, Demand, Description, Estimate, Hierarchy, InvalidProblem, Latencies, MissCurve, Model, PlacementError,
-    Problem, Server, Slo, place, solve,
+    Application, Demand, Description, Estimate, Hierarchy, Latencies, Level, MissCurve, Model, PlacementError, Problem,
+    Server, Setting, Slo, Subject, place, solve,
 };
 use surgetank_model::Bytes;
 
@@ -44,8 +44,28 @@ fn description() -> Description {
 fn refused(change: impl FnOnce(&mut Description)) -> String {
     let mut description = description();
     change(&mut description);
-    let InvalidProblem { .. } = Problem::new(description.clone()).map(drop).expect_err("it is refused");
     Problem::new(description).map(drop).expect_err("it is refused").to_string()
+}
+
+#[test]
+fn a_refusal_says_what_of_the_description_it_is_about() {
+    type Mistake = fn(&mut Description);
+    let mistakes: [(Mistake, Subject); 9] = [
+        (|d| d.applications.clear(), Subject::Applications),
+        (|d| d.applications[1].name = "A".into(), Subject::Application(1, Setting::Name)),
+        (|d| d.applications[1].level1 = "io9".into(), Subject::Application(1, Setting::Level1)),
+        (|d| d.applications[1].level2.clear(), Subject::Application(1, Setting::Level2)),
+        (|d| d.applications[1].slo = Slo::AboveFair(0.0), Subject::Application(1, Setting::Slo)),
+        (|d| d.latencies.level2 = d.latencies.disk, Subject::Latencies),
+        (|d| d.level2.push(server("st1", 1)), Subject::Server(Level::Second, 1)),
+        (|d| d.segment = Bytes::from_mib(51), Subject::Server(Level::First, 0)),
+        (|d| d.level1.clear(), Subject::Servers(Level::First)),
+    ];
+    for (mistake, subject) in mistakes {
+        let mut description = description();
+        mistake(&mut description);
+        assert_eq!(Problem::new(description).map(drop).expect_err("it is refused").subject, subject);
+    }
 }
 
 #[test]
@@ -109,12 +129,15 @@ fn demands_that_have_no_place_are_named() {
     let demands = [demand("A", &["st1"], 60), demand("B", &["st1"], 50), demand("C", &["st1", "st2"], 20)];
     assert_eq!(
         place(&servers, &demands).unwrap_err().to_string(),
-        "A, B want 110 MiB together, and the servers that they reach have 100 MiB: st1"
+        "A, B want 110.0 MiB together, and the servers that they reach have 100.0 MiB: st1"
     );
     let invalid = |demands: &[Demand]| match place(&servers, demands) {
         Err(PlacementError::Invalid(error)) => error.to_string(),
         other => panic!("{other:?}"),
     };
+    // Either remedy suffices: to want less, or as much more where they have none.
+    let Err(PlacementError::Overcommitted { unplaced, .. }) = place(&servers, &demands) else { panic!("it is placed") };
+    assert_eq!(unplaced.iter().map(|(_, bytes)| bytes.get()).sum::<u64>(), Bytes::from_mib(10).get());
     assert!(invalid(&[demand("A", &[], 1)]).contains("reaches no second-level server"));
     assert!(invalid(&[demand("A", &["st9"], 1)]).contains("st9, which is not there"));
     assert!(invalid(&[demand("A", &["st1"], 1), demand("A", &["st1"], 1)]).contains("two applications are named A"));

@@ -1,5 +1,6 @@
 //! The `surgetank` command.
 
+mod allocate;
 mod calibrate;
 mod commands;
 mod logging;

@@ -10,10 +10,12 @@
 //! - [`whatif`]: the options for a recorded load;
 //! - [`stripe`]: caching volumes in stripes, and the planner's choice of them;
 //! - [`economy`]: what a month of repeated bursts costs, static and elastic;
+//! - [`allocation`]: the file of `allocate`, its answer, and every scheme beside the best one;
 //! - [`credits`], [`rotation`], [`interval`]: closed forms, one at a time.
 //!
 //! Formulas are those of NRK15 (`docs/REFERENCES.md`), sections III-C and III-D, with 1 GB = 1024 MB.
 
+pub mod allocation;
 pub mod calibration;
 pub mod cost;
 pub mod credits;

@@ -129,6 +129,27 @@ impl Mlms {
     }
 }
 
+/// Intervals after which the plans of a problem that does not change hardly do.
+const SETTLED: usize = 10;
+
+/// What the algorithm arrives at where every access takes what the problem's curves say: after its bootstrap and some
+/// intervals, in each of which it measures what its last plan does. Latencies are those of its surfaces.
+#[must_use]
+pub fn settled(problem: &Problem) -> Plan {
+    let mut mlms = Mlms::default();
+    let mut plan = Mlms::bootstrap(problem, 0);
+    for interval in 0..BOOTSTRAP.len() + SETTLED {
+        for (share, measured) in plan.shares.iter().zip(Gap::judged(problem, &plan).shares) {
+            let second = Bytes::new(share.level2.values().map(|bytes| bytes.get()).sum());
+            let sample = Sample { first: share.level1, second, latency_ms: measured.latency_ms };
+            mlms.observe(&share.application, sample);
+        }
+        let is_bootstrap = interval + 1 < BOOTSTRAP.len();
+        plan = if is_bootstrap { Mlms::bootstrap(problem, interval + 1) } else { mlms.solve(problem, Some(&plan)) };
+    }
+    plan
+}
+
 /// The largest factors of [`BOOTSTRAP`].
 const LARGEST: (f64, f64) = (1.7, 1.5);
 

@@ -7,7 +7,7 @@ use surgetank_model::Bytes;
 
 use super::{
     Amount, Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Member, Model, Problem, Server,
-    Slo,
+    Setting, Slo, Subject,
 };
 use crate::hull::Hull;
 use crate::plan::{Added, Level};
@@ -20,27 +20,31 @@ type Names = BTreeMap<String, usize>;
 
 pub(super) fn check(description: Description) -> Checked<Problem> {
     let Description { latencies, hierarchy, level1, level2, applications, segment, change_max } = description;
-    let latencies_ms = latencies_of(latencies, "")?;
+    let latencies_ms = latencies_of(latencies, Subject::Latencies, "")?;
     if level1.is_empty() {
-        return invalid("there is no first-level server: name at least one");
+        return invalid(Subject::Servers(Level::First), "there is no first-level server: name at least one");
     }
-    let (first, second) = (named(&level1, "first")?, named(&level2, "second")?);
+    let (first, second) = (named(&level1, Level::First)?, named(&level2, Level::Second)?);
     // Where there is no second level both hierarchies are the same.
     let hierarchy = if level2.is_empty() { Hierarchy::Exclusive } else { hierarchy };
     if applications.is_empty() {
-        return invalid("there is no application: name at least one that shares the caches");
+        return invalid(Subject::Applications, "there is no application: name at least one that shares the caches");
     }
     if change_max.is_some_and(|change| !(change > 0.0 && change <= 1.0)) {
         let change = change_max.unwrap_or_default();
-        return invalid(format!("the change per interval is {change}: it is above 0, and 1 at most"));
+        return invalid(
+            Subject::ChangeMax,
+            format!("the change per interval is {change}: it is above 0, and 1 at most"),
+        );
     }
     let mut members = Vec::new();
     let mut names = BTreeMap::new();
-    for application in applications {
+    for (index, application) in applications.into_iter().enumerate() {
         if names.insert(application.name.clone(), ()).is_some() {
-            return invalid(format!("two applications are named {}: give each its own name", application.name));
+            let message = format!("two applications are named {}: give each its own name", application.name);
+            return invalid(Subject::Application(index, Setting::Name), message);
         }
-        members.push(member(application, latencies_ms, &first, &second)?);
+        members.push(member(index, application, latencies_ms, &first, &second)?);
     }
     let segment = segment.get().max(1);
     let mut problem = Problem { hierarchy, level1, level2, applications: members, segment, change_max };
@@ -48,46 +52,55 @@ pub(super) fn check(description: Description) -> Checked<Problem> {
     Ok(problem)
 }
 
-fn invalid<T>(message: impl Into<String>) -> Checked<T> {
-    Err(InvalidProblem(message.into()))
+fn invalid<T>(subject: Subject, message: impl Into<String>) -> Checked<T> {
+    Err(InvalidProblem { subject, message: message.into() })
 }
 
 /// Longer than any device takes, and short enough to compute with.
 const LATENCY_MAX: Duration = Duration::from_secs(3600);
 
 /// In ms. `of` says in an error whose they are.
-fn latencies_of(latencies: Latencies, of: &str) -> Checked<[f64; 3]> {
+fn latencies_of(latencies: Latencies, subject: Subject, of: &str) -> Checked<[f64; 3]> {
     let Latencies { level1, level2, disk } = latencies;
     if level1.is_zero() {
-        return invalid(format!("{of}the latency of level 1 is 0: every access takes time"));
+        return invalid(subject, format!("{of}the latency of level 1 is 0: every access takes time"));
     }
     if level1 >= level2 || level2 >= disk {
-        return invalid(format!(
-            "{of}the latencies are {level1:?} in level 1, {level2:?} in level 2 and {disk:?} on disk: each level is slower than the one before it"
-        ));
+        return invalid(
+            subject,
+            format!(
+                "{of}the latencies are {level1:?} in level 1, {level2:?} in level 2 and {disk:?} on disk: each level is slower than the one before it"
+            ),
+        );
     }
     if disk > LATENCY_MAX {
-        return invalid(format!("{of}the latency of the disk is {disk:?}: it is {LATENCY_MAX:?} at most"));
+        return invalid(subject, format!("{of}the latency of the disk is {disk:?}: it is {LATENCY_MAX:?} at most"));
     }
     Ok([level1, level2, disk].map(|latency| latency.as_secs_f64() * 1e3))
 }
 
-fn named(servers: &[Server], level: &str) -> Checked<Names> {
+fn named(servers: &[Server], of: Level) -> Checked<Names> {
+    let level = match of {
+        Level::First => "first",
+        Level::Second => "second",
+    };
     let mut names = Names::new();
     for (index, server) in servers.iter().enumerate() {
+        let refuse = |message: String| invalid(Subject::Server(of, index), message);
         if server.name.is_empty() {
-            return invalid(format!("a {level}-level server has no name"));
+            return refuse(format!("a {level}-level server has no name"));
         }
         if server.cache == Bytes::ZERO {
-            return invalid(format!("the {level}-level server {} has no cache: leave it out", server.name));
+            return refuse(format!("the {level}-level server {} has no cache: leave it out", server.name));
         }
         if names.insert(server.name.clone(), index).is_some() {
-            return invalid(format!("two {level}-level servers are named {}: give each its own name", server.name));
+            return refuse(format!("two {level}-level servers are named {}: give each its own name", server.name));
         }
     }
     let together = servers.iter().try_fold(0_u64, |sum, server| sum.checked_add(server.cache.get()));
     if together.is_none_or(|together| together > CACHE_MAX.get()) {
-        return invalid(format!("the {level}-level servers have more than {CACHE_MAX} together"));
+        let message = format!("the {level}-level servers have more than {CACHE_MAX} together");
+        return invalid(Subject::Servers(of), message);
     }
     Ok(names)
 }
@@ -95,48 +108,69 @@ fn named(servers: &[Server], level: &str) -> Checked<Names> {
 /// What a level may have: sums of shares are numbers of 64 bits.
 pub(crate) const CACHE_MAX: Bytes = Bytes::from_gib(1 << 30);
 
-fn member(application: Application, latencies_ms: [f64; 3], first: &Names, second: &Names) -> Checked<Member> {
+fn member(
+    index: usize,
+    application: Application,
+    latencies_ms: [f64; 3],
+    first: &Names,
+    second: &Names,
+) -> Checked<Member> {
     let Application { name, level1, level2, latencies, estimate, slo, model, accesses_per_s, margin, violations } =
         application;
+    let refuse = |setting: Setting, message: String| invalid(Subject::Application(index, setting), message);
     if name.is_empty() {
-        return invalid("an application has no name");
+        return refuse(Setting::Name, "an application has no name".to_owned());
     }
-    let find = |server: &String, names: &Names, level: &str| match names.get(server) {
-        Some(index) => Ok(*index),
-        None => invalid(format!("application {name} uses the {level}-level server {server}, which is not there")),
+    let find = |server: &String, names: &Names, level: &str, setting: Setting| match names.get(server) {
+        Some(found) => Ok(*found),
+        None => invalid(
+            Subject::Application(index, setting),
+            format!("application {name} uses the {level}-level server {server}, which is not there"),
+        ),
     };
-    let level1 = find(&level1, first, "first")?;
+    let level1 = find(&level1, first, "first", Setting::Level1)?;
     let latencies_ms = match latencies {
-        Some(own) => latencies_of(own, &format!("application {name}: "))?,
+        Some(own) => latencies_of(own, Subject::Application(index, Setting::Name), &format!("application {name}: "))?,
         None => latencies_ms,
     };
     if level2.is_empty() && !second.is_empty() {
-        return invalid(format!("application {name} reaches no second-level server: name at least one"));
+        let message = format!("application {name} reaches no second-level server: name at least one");
+        return refuse(Setting::Level2, message);
     }
-    let mut reached = level2.iter().map(|server| find(server, second, "second")).collect::<Checked<Vec<usize>>>()?;
+    let reached = level2.iter().map(|server| find(server, second, "second", Setting::Level2));
+    let mut reached = reached.collect::<Checked<Vec<usize>>>()?;
     reached.sort_unstable();
     reached.dedup();
     if reached.len() < level2.len() {
-        return invalid(format!("application {name} names a second-level server twice"));
+        let message = format!("application {name} names a second-level server twice");
+        return refuse(Setting::Level2, message);
     }
     match slo {
         Slo::AboveFair(slo) if !(slo > 0.0 && slo.is_finite()) => {
-            return invalid(format!(
-                "application {name} has the SLO {slo}: it is how far above the fair share its latency may be, such as 0.05, and above 0"
-            ));
+            return refuse(
+                Setting::Slo,
+                format!(
+                    "application {name} has the SLO {slo}: it is how far above the fair share its latency may be, such as 0.05, and above 0"
+                ),
+            );
         }
         Slo::Latency(Duration::ZERO) => {
-            return invalid(format!("application {name} has an SLO of 0 s: every access takes time"));
+            let message = format!("application {name} has an SLO of 0 s: every access takes time");
+            return refuse(Setting::Slo, message);
         }
         Slo::AboveFair(_) | Slo::Latency(_) => {}
     }
     if !(accesses_per_s > 0.0 && accesses_per_s.is_finite()) {
-        return invalid(format!(
-            "application {name} has {accesses_per_s} accesses per second: leave out applications without accesses"
-        ));
+        return refuse(
+            Setting::Rate,
+            format!(
+                "application {name} has {accesses_per_s} accesses per second: leave out applications without accesses"
+            ),
+        );
     }
     if !(0.0..1.0).contains(&margin) {
-        return invalid(format!("application {name} has the margin {margin}: it is at least 0, and below 1"));
+        let message = format!("application {name} has the margin {margin}: it is at least 0, and below 1");
+        return refuse(Setting::Margin, message);
     }
     let model = match model {
         // A fit may say that enough cache makes accesses free; none takes less than a hit in level 1.
@@ -178,7 +212,7 @@ impl Problem {
                 server.cache = Bytes::new(server.cache.get().checked_add(added.cache.get())?);
             }
         }
-        let is_small = |servers: &[Server]| named(servers, "").is_ok();
+        let is_small = |servers: &[Server]| named(servers, Level::First).is_ok();
         let is_valid = is_small(&problem.level1) && is_small(&problem.level2) && add_fair_shares(&mut problem).is_ok();
         is_valid.then_some(problem)
     }
@@ -192,15 +226,18 @@ fn add_fair_shares(problem: &mut Problem) -> Checked<()> {
         second[*server] += 1;
     }
     let segment = problem.segment;
-    let servers = problem.level1.iter().zip(&first).chain(problem.level2.iter().zip(&second));
-    for (server, users) in servers.filter(|(_, users)| **users > 0) {
+    let of = |level: Level, index: usize| Subject::Server(level, index);
+    let one = problem.level1.iter().zip(&first).enumerate().map(|(index, both)| (of(Level::First, index), both));
+    let two = problem.level2.iter().zip(&second).enumerate().map(|(index, both)| (of(Level::Second, index), both));
+    for (subject, (server, users)) in one.chain(two).filter(|(_, (_, users))| **users > 0) {
         if problem.segments(server) / users == 0 {
-            return invalid(format!(
+            let message = format!(
                 "{} has {} for {users} applications, and an equal share is below a segment of {}: enlarge its cache, or let fewer applications use it",
                 server.name,
                 server.cache,
                 Bytes::new(segment)
-            ));
+            );
+            return invalid(subject, message);
         }
     }
     for index in 0..problem.applications.len() {
@@ -216,10 +253,11 @@ fn add_fair_shares(problem: &mut Problem) -> Checked<()> {
         }
         let latency = problem.latency_ms(index, fair.level1.get() as f64, fair.second().get() as f64, Estimate::Whole);
         if !(latency > 0.0 && latency.is_finite()) {
-            return invalid(format!(
+            let message = format!(
                 "application {} takes {latency} ms with its fair share by its model: it is above 0, and finite",
                 member.name
-            ));
+            );
+            return invalid(Subject::Application(index, Setting::Name), message);
         }
         let member = &mut problem.applications[index];
         (member.fair, member.fair_latency_ms) = (fair, latency);

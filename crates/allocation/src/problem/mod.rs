@@ -9,6 +9,7 @@ use surgetank_model::Bytes;
 use crate::curve::MissCurve;
 use crate::hull::Hull;
 use crate::mlms::Surface;
+use crate::plan::Level;
 use crate::planted::{Bug, planted};
 
 pub(crate) use check::CACHE_MAX;
@@ -108,8 +109,46 @@ pub enum Model {
 
 /// Why a description is no problem that can be solved: one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidProblem(pub(crate) String);
+#[error("{message}")]
+pub struct InvalidProblem {
+    /// What of the description is wrong, so that whoever read it from a file can say where.
+    pub subject: Subject,
+    pub(crate) message: String,
+}
+
+/// A part of a description; servers and applications by their index in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// How long accesses take.
+    Latencies,
+    /// The change per interval.
+    ChangeMax,
+    /// All servers of a level.
+    Servers(Level),
+    /// One of them.
+    Server(Level, usize),
+    /// All applications.
+    Applications,
+    /// What one of them says.
+    Application(usize, Setting),
+}
+
+/// What an application says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// Its name.
+    Name,
+    /// Its first-level server.
+    Level1,
+    /// Its second-level servers.
+    Level2,
+    /// What it is promised.
+    Slo,
+    /// How many accesses it has.
+    Rate,
+    /// How much of its bound stays free.
+    Margin,
+}
 
 /// A checked description, with what follows from it.
 #[derive(Clone, Debug, PartialEq)]
@@ -185,6 +224,36 @@ impl Problem {
     #[must_use]
     pub fn hull(&self, application: usize) -> Option<&Hull> {
         self.applications.get(application)?.hull.as_ref()
+    }
+
+    /// This application's curve, if it has one.
+    #[must_use]
+    pub fn curve(&self, application: usize) -> Option<&MissCurve> {
+        match &self.applications.get(application)?.model {
+            Model::Curve(curve) => Some(curve),
+            Model::Surface(_) => None,
+        }
+    }
+
+    /// Servers of a level, in the order of the description.
+    #[must_use]
+    pub fn servers(&self, level: Level) -> &[Server] {
+        match level {
+            Level::First => &self.level1,
+            Level::Second => &self.level2,
+        }
+    }
+
+    /// The name of this application's first-level server.
+    #[must_use]
+    pub fn first_server(&self, application: usize) -> Option<&str> {
+        Some(&self.level1[self.applications.get(application)?.level1].name)
+    }
+
+    /// What the second level holds of what the first one holds.
+    #[must_use]
+    pub fn hierarchy(&self) -> Hierarchy {
+        self.hierarchy
     }
 
     /// An application's average latency with these shares, in bytes.

@@ -70,7 +70,7 @@ pub fn run(seed: u64) -> Result<(), String> {
             }
             Ok(())
         }
-        Err(PlacementError::Overcommitted { applications, servers: named, wanted, has }) => {
+        Err(PlacementError::Overcommitted { applications, servers: named, wanted, has, unplaced }) => {
             ensure(!has_place, || "demands are refused that have a place".to_owned())?;
             let inside: Vec<&Demand> =
                 demands.iter().filter(|demand| applications.contains(&demand.application)).collect();
@@ -82,7 +82,17 @@ pub fn run(seed: u64) -> Result<(), String> {
             let is_named = reached.iter().map(|server| &server.name).eq(&named);
             ensure(sum == wanted.get() && cache == has.get() && is_named && sum > cache, || {
                 format!("{applications:?} want {sum} of {named:?}, which have {cache}")
-            })
+            })?;
+            let lacks = |name: &String| unplaced.iter().find(|(of, _)| of == name).map_or(0, |(_, bytes)| bytes.get());
+            let left: Vec<u64> =
+                demands.iter().map(|demand| demand.demand.get() - lacks(&demand.application)).collect();
+            ensure(naive::has_place(&servers, &reach, &left), || "the rest has no place either".to_owned())?;
+            let mut larger = servers.clone();
+            for demand in &demands {
+                let server = larger.iter_mut().find(|server| server.name == demand.level2[0]).expect("it is there");
+                server.cache = Bytes::new(server.cache.get() + lacks(&demand.application));
+            }
+            ensure(naive::has_place(&larger, &reach, &wants), || "more cache does not suffice".to_owned())
         }
         Err(PlacementError::Invalid(error)) => Err(error.to_string()),
     }

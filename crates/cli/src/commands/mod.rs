@@ -20,6 +20,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 use surgetank_report::Failure;
 
+use crate::allocate;
 use crate::calibrate;
 use crate::mrc;
 use crate::plan;
@@ -97,6 +98,8 @@ enum Command {
     Price(plan::price::Arguments),
     /// Compute a closed form: burst, sizing, credits, rotation, interval
     Model(plan::model::Arguments),
+    /// Share two levels of cache among applications, so that every SLO holds
+    Allocate(allocate::Arguments),
     /// Draw the miss-ratio curve of a trace: what a cache of each size would miss
     Mrc(mrc::Arguments),
     /// Run a scenario in virtual time: completion and cost of the three modes
@@ -185,6 +188,7 @@ impl Cli {
             Command::Recommend(arguments) => arguments.run(),
             Command::Price(arguments) => arguments.run(),
             Command::Model(arguments) => arguments.run(),
+            Command::Allocate(arguments) => arguments.run(),
             Command::Mrc(arguments) => arguments.run(),
             Command::Simulate(arguments) => arguments.run(),
             Command::Completions(arguments) => arguments.run(),
