@@ -13,6 +13,7 @@ mod outages;
 mod providers;
 mod release;
 mod serve;
+mod sharing;
 mod stops;
 mod striped;
 mod trouble;

@@ -1,0 +1,96 @@
+//! Read caches of two devices share what the machine has: whoever has a hot spot gets more of it, whoever scans less, and together they
+//! never have more on disk.
+
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::common::{MIB, Machine, connect, eventually, pattern, status};
+use surgetank_daemon::read_caches::status::ShareStatus;
+use surgetank_daemon::{Config, Daemon};
+use surgetank_model::random::Random;
+
+/// Of each device.
+const SIZE: u64 = 64 * MIB;
+/// What the machine has for both: an equal part is smaller than a hot spot.
+const CACHE: u64 = 24 * MIB;
+const HOT: u64 = 16 * MIB;
+const BLOCK: u64 = 4096;
+
+fn config(machine: &Machine) -> Config {
+    let root = machine.directory.path().display();
+    let mut text = format!(
+        "state_directory = \"{root}/state\"\nrun_directory = \"{root}/run\"\n[allocation]\ncache = \"24 MiB\"\ninterval = \"1 s\"\n\
+         [provider.local]\ndirectory = \"{root}/volumes\"\n\
+         [provider.local.types.tiny]\nbandwidth = \"400 MiB/s\"\npreallocate = false\n"
+    );
+    for name in ["a", "b"] {
+        let backing = machine.path(name);
+        let file = std::fs::File::create(&backing).unwrap();
+        for at in (0..SIZE).step_by(BLOCK as usize) {
+            file.write_all_at(&pattern(at, 1, BLOCK as usize), at).unwrap();
+        }
+        text += &format!(
+            "[device.{name}]\nbacking = \"{root}/{name}\"\nexport = \"nbd\"\nthrottle = true\n\
+             backing_limits = {{ bandwidth = \"400 MiB/s\", iops = 1000 }}\n\
+             [device.{name}.read_cache]\nvolume_type = \"tiny\"\nmembers = 1\nmember_size = \"32 MiB\"\nthrottle = false\n"
+        );
+    }
+    Config::from_text(Path::new("test.toml"), &text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn share(daemon: &Daemon, device: &str) -> ShareStatus {
+    status(daemon, device).read_cache.and_then(|cache| cache.share).unwrap_or_default()
+}
+
+/// What the files of rented volumes take on disk, without what the file system has to name their blocks.
+fn on_disk(machine: &Machine) -> u64 {
+    let volumes = std::fs::read_dir(machine.path("volumes")).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+    volumes.filter(std::fs::Metadata::is_file).map(|file| (file.blocks() * 512).saturating_sub(16 << 10)).sum()
+}
+
+/// Reads a device until it is over: all of it in turn, or at random a part that comes from the number of bytes.
+fn read(machine: &Machine, device: &str, hot: &AtomicU64, over: &AtomicBool) {
+    let (mut nbd, mut random, mut turn) = (connect(machine, device), Random::from_seed(7), 0);
+    while !over.load(Ordering::Relaxed) {
+        let at = match hot.load(Ordering::Relaxed) {
+            0 => {
+                turn = (turn + BLOCK) % SIZE;
+                turn
+            }
+            hot => random.below(hot / BLOCK) * BLOCK,
+        };
+        assert!(nbd.read(at, BLOCK as usize).unwrap() == pattern(at, 1, BLOCK as usize), "{device} reads something else");
+    }
+}
+
+#[test]
+fn the_share_of_a_cache_follows_the_hot_spot() {
+    let machine = Machine::new();
+    let daemon = Daemon::start(config(&machine)).unwrap();
+    let fair = share(&daemon, "a");
+    assert_eq!((fair.size_gib * 1024.0, fair.fair_gib * 1024.0), (12.0, 12.0));
+    let (over, hot) = (AtomicBool::new(false), [AtomicU64::new(HOT), AtomicU64::new(0)]);
+    std::thread::scope(|scope| {
+        for (device, hot) in ["a", "b"].into_iter().zip(&hot) {
+            let (machine, over) = (&machine, &over);
+            scope.spawn(move || read(machine, device, hot, over));
+        }
+        for (most, least) in [("a", "b"), ("b", "a")] {
+            let of = |name| hot[usize::from(name == "b")].store(if name == most { HOT } else { 0 }, Ordering::Relaxed);
+            ["a", "b"].into_iter().for_each(of);
+            eventually(&format!("{most} has most of the cache"), || {
+                let (larger, smaller) = (share(&daemon, most), share(&daemon, least));
+                let together = (larger.size_gib + smaller.size_gib) * 1024.0;
+                assert!(together <= 24.0, "{larger:?} {smaller:?}");
+                let on_disk = on_disk(&machine);
+                assert!(on_disk <= CACHE, "{on_disk} bytes are on disk");
+                larger.size_gib * 1024.0 >= 15.0 && larger.slo_met == Some(true)
+            });
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let told = share(&daemon, "b");
+    assert!(told.latency_ms < told.fair_latency_ms, "{told:?}");
+    daemon.stop();
+}
