@@ -7,6 +7,7 @@
 //! | [`ExactLru`] | LRU at every size at once, by stack distances | the trace's distinct blocks |
 //! | [`Simulation`] | LRU, FIFO, LRFU, S3-FIFO, SIEVE or the read cache's policy at given sizes | the sizes |
 //! | [`SampledLru`] | LRU at every size from a spatial sample (SHARDS) | the sample |
+//! | [`Resident`] | one LRU or LRFU cache, block by block, for simulators of several | the size |
 //! | [`Miniature`] | any policy at given sizes, scaled down with the sample | the sizes × the rate |
 //!
 //! What they share: a [`table::Table`] from key to position that forgets lazily, and positions in order of time of which
@@ -20,6 +21,7 @@ mod fifo;
 mod history;
 mod lrfu;
 mod lru;
+mod resident;
 mod s3fifo;
 mod sampled;
 mod sieve;
@@ -28,6 +30,7 @@ mod table;
 
 pub use curve::{Curve, Point, spread_sizes};
 pub use exact::ExactLru;
+pub use resident::{Held, Resident};
 pub use sampled::{Miniature, Rate, RateError, SampledLru};
 pub use simulation::{Policy, Simulation};
 

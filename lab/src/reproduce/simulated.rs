@@ -11,6 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
 
+use super::allocation::Allocation;
 use super::arrays::Arrays;
 use crate::bar::{Bar, Limit, all_met, table};
 use crate::flags::absolute;
@@ -63,6 +64,9 @@ pub struct Arguments {
     /// The paper on burstable volumes alone
     #[arg(long)]
     arrays: bool,
+    /// The paper on cache allocation alone
+    #[arg(long, conflicts_with = "arrays")]
+    allocation: bool,
     #[command(flatten)]
     product: Product,
 }
@@ -73,8 +77,12 @@ impl Arguments {
         let simulator =
             Simulator { interrupt: Interrupt::install()?, surgetank: self.product.binary()?, out: &self.out };
         let arrays = Arrays { interrupt: &simulator.interrupt, surgetank: &simulator.surgetank, out: &self.out };
+        let allocation = Allocation { interrupt: &simulator.interrupt, out: &self.out };
         if self.arrays {
             return Ok(all_met(&arrays.reproduce()?));
+        }
+        if self.allocation {
+            return Ok(all_met(&allocation.reproduce()?));
         }
         let (mut bars, mut boosts) = (Vec::new(), String::new());
         for paper in &PAPERS {
@@ -87,6 +95,7 @@ impl Arguments {
         );
         write(&self.out, "reproduce", &text, &bars)?;
         bars.extend(arrays.reproduce()?);
+        bars.extend(allocation.reproduce()?);
         Ok(all_met(&bars))
     }
 }
