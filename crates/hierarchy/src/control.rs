@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use surgetank_allocation::hull::Hull;
 use surgetank_allocation::mlms::{Mlms, SAMPLES_MIN, Sample};
 use surgetank_allocation::{
-    Application, Basis, Description, Fallback, Latencies, MissCurve, Model, Plan, Problem, Server, Slo, baselines,
+    Application, Basis, Description, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo, baselines,
     confidence, solve,
 };
 use surgetank_model::Bytes;
 use surgetank_mrc::Rate;
 
-use crate::case::{Case, CaseError, Measured};
+use crate::case::{Case, CaseError, Measured, Times};
 use crate::online::OnlineCurve;
 use crate::system::{Grant, Layout, Sharing, System};
 
@@ -78,14 +79,39 @@ pub(crate) struct Controller<'a> {
     mlms: Mlms,
     plan: Option<Plan>,
     violations: Vec<u32>,
+    /// Measured latency ÷ what the model says of the shares that there were: an application's misses may take longer than
+    /// those of others, and a model knows one latency of the disk.
+    bias: Vec<f64>,
+    /// By how much plans were too optimistic of late, as a part of what they expected: at first a guess, which becomes less as
+    /// plans prove right.
+    excess: Vec<f64>,
+    /// How far each share is split: 0 one cache, 1 as the hull says.
+    split: Vec<f64>,
+    /// What applications have.
+    has: Vec<Grant>,
     /// How long an access to the disk takes, of late.
     disk_ms: f64,
     /// Intervals that have ended.
     ended: usize,
 }
 
-/// How fast the latency of the disk follows what is measured.
+/// How fast latencies and biases follow what is measured.
 const FOLLOWS: f64 = 0.3;
+/// The same for biases once shares change: caches that are not warm yet are no bias.
+const FOLLOWS_SLOWLY: f64 = 0.1;
+
+/// What plans are too optimistic by while nothing is known of it, how much of that is left after an interval without, and how much counts.
+const EXCESS: f64 = 0.03;
+const EXCESS_KEPT: f64 = 0.9;
+const EXCESS_MAX: f64 = 0.2;
+/// Beyond this a model says nothing.
+const MARGIN_MAX: f64 = 0.9;
+/// A share is split if that makes an application faster by so much, or else its SLO does not hold; and is one cache again when it makes it faster by less than
+/// the other: a split costs what the smaller part holds, until the larger one is warm.
+const SPLIT_FROM: f64 = 1.03;
+const SPLIT_UNTIL: f64 = 1.005;
+/// How much further a share is split in an interval.
+const SPLIT_STEP: f64 = 0.2;
 
 impl<'a> Controller<'a> {
     pub fn new(case: &'a Case, scheme: Scheme) -> Result<Self, CaseError> {
@@ -102,6 +128,10 @@ impl<'a> Controller<'a> {
             mlms: Mlms::default(),
             plan: None,
             violations: vec![0; layout.reach.len()],
+            bias: vec![1.0; layout.reach.len()],
+            excess: vec![EXCESS; layout.reach.len()],
+            split: vec![0.0; layout.reach.len()],
+            has: System::fair_share(layout),
             disk_ms: 0.0,
             ended: 0,
         })
@@ -139,16 +169,23 @@ impl<'a> Controller<'a> {
         let Some(curves) = self.all_curves()? else { return Ok(None) };
         let problem = self.problem(&curves, measured)?;
         let predicted = baselines::fair_share(&problem);
-        for ((share, measured), violations) in
-            predicted.shares.iter().zip(measured.iter_mut()).zip(&mut self.violations)
-        {
-            measured.predicted_fair_ms = share.fair_latency_ms;
-            let is_above = measured.latency_ms > share.bound_ms;
-            *violations = if is_above && self.plan.is_some() { *violations + 1 } else { 0 };
-        }
         let is_warming = self.ended < self.case.warmup;
+        for (index, (share, measured)) in predicted.shares.iter().zip(measured.iter_mut()).enumerate() {
+            measured.predicted_fair_ms = share.fair_latency_ms;
+            let model_ms = self.model_ms(&self.has[index], &curves[index], problem.hull(index));
+            let follows = if self.plan.is_none() { FOLLOWS } else { FOLLOWS_SLOWLY };
+            let bias = &mut self.bias[index];
+            *bias += follows * (measured.latency_ms / model_ms - *bias);
+            if self.plan.is_none() {
+                continue;
+            }
+            let is_above = measured.latency_ms > share.bound_ms * *bias;
+            self.violations[index] = if is_above { self.violations[index] + 1 } else { 0 };
+            let excess = measured.latency_ms / (measured.expected_ms * *bias) - 1.0;
+            self.excess[index] = excess.clamp(EXCESS_KEPT * self.excess[index], EXCESS_MAX);
+        }
         if self.scheme == Scheme::Mlms {
-            return self.next_of_mlms(&problem, measured);
+            return Ok(self.next_of_mlms(&problem, &curves, measured));
         }
         if is_warming {
             return Ok(None);
@@ -161,17 +198,18 @@ impl<'a> Controller<'a> {
             Scheme::SecondLevelOnly => {
                 baselines::second_level_only(&problem).map_err(|error| CaseError(error.to_string()))?
             }
-            _ => solve(&problem, self.plan.as_ref()),
+            _ => solve(&problem, Some(self.plan.as_ref().unwrap_or(&predicted))),
         };
-        if let Basis::FairShare(Fallback::Violated { .. }) = plan.basis {
-            // Models are measured anew in the next interval.
-            self.violations.fill(0);
-        }
-        Ok(Some(self.grant(&problem, plan, measured)))
+        Ok(Some(self.grant(&problem, &curves, plan, measured)))
     }
 
     /// The paper's algorithm takes its first samples at shares of its own, at the end of the time in which caches warm up.
-    fn next_of_mlms(&mut self, problem: &Problem, measured: &mut [Measured]) -> Result<Option<Vec<Grant>>, CaseError> {
+    fn next_of_mlms(
+        &mut self,
+        problem: &Problem,
+        curves: &[MissCurve],
+        measured: &mut [Measured],
+    ) -> Option<Vec<Grant>> {
         let begins = self.case.warmup.saturating_sub(SAMPLES_MIN + 2);
         if self.ended > begins {
             for (source, measured) in self.case.sources.iter().zip(measured.iter()) {
@@ -181,14 +219,14 @@ impl<'a> Controller<'a> {
             }
         }
         if self.ended < begins {
-            return Ok(None);
+            return None;
         }
         let plan = if self.ended < self.case.warmup {
             Mlms::bootstrap(problem, self.ended - begins)
         } else {
             self.mlms.solve(problem, self.plan.as_ref())
         };
-        Ok(Some(self.grant(problem, plan, measured)))
+        Some(self.grant(problem, curves, plan, measured))
     }
 
     fn all_curves(&self) -> Result<Option<Vec<MissCurve>>, CaseError> {
@@ -217,7 +255,8 @@ impl<'a> Controller<'a> {
             let bound_ms = measured[index].predicted_fair_ms * (1.0 + self.case.slos[index]);
             let margin = match self.case.deviations {
                 Some(deviations) if bound_ms > 0.0 => {
-                    confidence::margin(self.curves[index].sampled(), latencies, bound_ms, deviations)
+                    let noise = confidence::margin(self.curves[index].sampled(), latencies, bound_ms, deviations);
+                    (noise + self.excess[index]).min(MARGIN_MAX)
                 }
                 _ => 0.0,
             };
@@ -239,32 +278,81 @@ impl<'a> Controller<'a> {
             level2: level2.iter().enumerate().map(server("second")).collect(),
             applications: curves.iter().enumerate().map(application).collect(),
             segment: Bytes::new(*block),
-            change_max: if self.scheme == Scheme::Optimal { self.case.change_max } else { None },
+            // Steps are the controller's.
+            change_max: None,
         })
         .map_err(|error| CaseError(error.to_string()))
     }
 
-    /// Takes over a plan.
-    fn grant(&mut self, problem: &Problem, plan: Plan, measured: &mut [Measured]) -> Vec<Grant> {
+    /// Takes over a plan, the optimal scheme's step by step: between two plans no application is slower than under the worse one, for latencies
+    /// by hulls are convex.
+    fn grant(&mut self, problem: &Problem, curves: &[MissCurve], plan: Plan, measured: &mut [Measured]) -> Vec<Grant> {
         let block = self.case.layout.block;
-        let grant = |(index, share): (usize, &surgetank_allocation::Share)| Grant {
-            level1: share.level1.get() / block,
-            level2: self.case.layout.reach[index]
-                .level2
-                .iter()
-                .map(|server| {
-                    let bytes = share.level2.get(&name("second", *server)).map_or(0, |bytes| bytes.get());
-                    (*server, bytes / block)
-                })
-                .collect(),
-            hull: if plan.basis == Basis::Optimal { problem.hull(index).cloned() } else { None },
+        let grant = |(index, share): (usize, &surgetank_allocation::Share)| {
+            let second = |server: &usize| share.level2.get(&name("second", *server)).map_or(0, |bytes| bytes.get());
+            let level2 = self.case.layout.reach[index].level2.iter().map(|server| (*server, second(server) / block));
+            Grant { level1: share.level1.get() / block, level2: level2.collect(), hull: None, split: 0.0 }
         };
-        let grants = plan.shares.iter().enumerate().map(grant).collect();
-        for (share, measured) in plan.shares.iter().zip(measured) {
-            measured.next_ms = share.latency_ms;
+        let mut grants: Vec<Grant> = plan.shares.iter().enumerate().map(grant).collect();
+        if self.scheme == Scheme::Optimal {
+            grants = self.step(&grants);
+        }
+        for (index, grant) in grants.iter_mut().enumerate() {
+            let hull = problem.hull(index);
+            let whole_ms = self.model_ms(grant, &curves[index], None);
+            measured[index].next_ms = whole_ms;
+            let Some(hull) = hull.filter(|_| self.scheme == Scheme::Optimal) else { continue };
+            let split_ms = self.model_ms(&Grant { split: 1.0, ..grant.clone() }, &curves[index], Some(hull));
+            let split = &mut self.split[index];
+            let gain = if *split > 0.0 { SPLIT_UNTIL } else { SPLIT_FROM };
+            // Where a split has not done what it should, it ends.
+            let is_wanted = (whole_ms > gain * split_ms || whole_ms > plan.shares[index].bound_ms)
+                && (self.violations[index] == 0 || *split == 0.0);
+            *split = (*split + if is_wanted { SPLIT_STEP } else { -SPLIT_STEP }).clamp(0.0, 1.0);
+            measured[index].next_ms = *split * split_ms + (1.0 - *split) * whole_ms;
+            (grant.split, grant.hull) = (*split, (*split > 0.0).then(|| hull.clone()));
         }
         self.plan = Some(plan);
+        self.has.clone_from(&grants);
         grants
+    }
+
+    /// From what applications have towards these grants, as far as shares may change at once.
+    fn step(&self, to: &[Grant]) -> Vec<Grant> {
+        let Some(change_max) = self.case.change_max else { return to.to_vec() };
+        let Layout { level1, level2, reach, .. } = &self.case.layout;
+        let second = |grant: &Grant| grant.level2.iter().map(|(_, blocks)| blocks).sum::<u64>();
+        let mut part = 1.0_f64;
+        for ((from, to), reach) in self.has.iter().zip(to).zip(reach) {
+            let reached: u64 = reach.level2.iter().map(|server| level2[*server]).sum();
+            for (from, to, of) in [(from.level1, to.level1, level1[reach.level1]), (second(from), second(to), reached)]
+            {
+                part = part.min(change_max * of as f64 / from.abs_diff(to).max(1) as f64);
+            }
+        }
+        let between = |from: u64, to: u64| (from as f64 * (1.0 - part) + to as f64 * part) as u64;
+        let one = |(from, to): (&Grant, &Grant)| Grant {
+            level1: between(from.level1, to.level1),
+            level2: from.level2.iter().zip(&to.level2).map(|(from, to)| (to.0, between(from.1, to.1))).collect(),
+            ..Grant::default()
+        };
+        self.has.iter().zip(to).map(one).collect()
+    }
+
+    /// An application's latency with these shares, by its curve and, as far as they are split, its hull.
+    fn model_ms(&self, grant: &Grant, curve: &MissCurve, hull: Option<&Hull>) -> f64 {
+        let bytes = |blocks: u64| (blocks * self.case.layout.block) as f64;
+        let (first, second) = (bytes(grant.level1), bytes(grant.level2.iter().map(|(_, blocks)| blocks).sum()));
+        let behind = match self.case.layout.hierarchy {
+            Hierarchy::Exclusive => first + second,
+            Hierarchy::Inclusive => first.max(second),
+        };
+        let misses = |size: f64| {
+            let whole = curve.at(size);
+            hull.map_or(whole, |hull| whole + grant.split * (hull.at(size) - whole))
+        };
+        let Times { level1_ms, level2_ms } = self.case.times;
+        level1_ms + (level2_ms - level1_ms) * misses(first) + (self.disk_ms - level2_ms) * misses(behind)
     }
 
     /// Where the last plan comes from.

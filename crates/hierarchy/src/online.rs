@@ -20,7 +20,7 @@ pub struct OnlineCurve {
 /// Distances are kept for as long as keys are; what is forgotten are counts. After an interval what was counted before counts for this much.
 const KEPT: f64 = 0.8;
 /// Points of a curve.
-const POINTS: u64 = 96;
+const POINTS: u64 = 256;
 
 impl OnlineCurve {
     /// For caches up to so many blocks.
@@ -91,7 +91,7 @@ mod tests {
     fn a_curve_follows_what_an_application_does_now() {
         let mut online = OnlineCurve::new(Rate::ALL, 4000);
         let round = |online: &mut OnlineCurve, blocks: u64| {
-            let keys: Vec<u64> = (0..10_000).map(|at| at % blocks).collect();
+            let keys: Vec<u64> = (0..9000).map(|at| at % blocks).collect();
             online.feed(&keys);
             online.age();
         };

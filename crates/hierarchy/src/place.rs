@@ -112,11 +112,12 @@ struct Halves {
 }
 
 impl Halves {
-    fn of(hull: Option<&Hull>, size: f64, block: f64) -> Self {
-        match hull.and_then(|hull| hull.split(size * block)) {
-            Some(split) if !planted(Bug::HullNotSplit) => {
+    fn of(hull: Option<(&Hull, f64)>, size: f64, block: f64) -> Self {
+        match hull.and_then(|(hull, far)| Some((hull.split(size * block)?, far))) {
+            Some((split, far)) if !planted(Bug::HullNotSplit) => {
                 let accesses = 1.0 - (1.0 - split.accesses) * (1.0 - SPARE);
-                Self { accesses, small: split.small / block / accesses, large: split.large / block / (1.0 - accesses) }
+                let (small, large) = (split.small / block / accesses, split.large / block / (1.0 - accesses));
+                Self { accesses, small: size + far * (small - size), large: size + far * (large - size) }
             }
             _ => Self { accesses: 1.0, small: size, large: size },
         }
@@ -129,7 +130,7 @@ impl Halves {
 
 /// How shares of both levels are split, in blocks of so many bytes, to miss what the hull says: at most three parts. What a part has of the second level
 /// makes its caches together what the hull wants at the sum of both shares (exclusive), or the second one alone (inclusive).
-pub(crate) fn parts(shares: (u64, u64), hierarchy: Hierarchy, hull: Option<&Hull>, block: f64) -> Vec<Part> {
+pub(crate) fn parts(shares: (u64, u64), hierarchy: Hierarchy, hull: Option<(&Hull, f64)>, block: f64) -> Vec<Part> {
     let (first, second) = (shares.0 as f64, shares.1 as f64);
     let front = Halves::of(hull, first, block);
     let behind = match hierarchy {
@@ -199,7 +200,7 @@ mod tests {
         #[test]
         fn parts_have_the_share_and_all_accesses(first in 0u64..8000, second in 0u64..30_000, inclusive: bool) {
             let hierarchy = if inclusive { Hierarchy::Inclusive } else { Hierarchy::Exclusive };
-            let parts = parts((first, second), hierarchy, Some(&hull()), 1.0);
+            let parts = parts((first, second), hierarchy, Some((&hull(), 1.0)), 1.0);
             prop_assert!(parts.len() <= 3 && parts[parts.len() - 1].until == 1.0);
             prop_assert!(parts.windows(2).all(|pair| pair[0].until < pair[1].until));
             prop_assert_eq!(parts.iter().map(|part| part.first).sum::<u64>(), first);
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_share_between_two_points_of_the_hull_is_split() {
-        let between = parts((2550, 0), Hierarchy::Exclusive, Some(&hull()), 1.0);
+        let between = parts((2550, 0), Hierarchy::Exclusive, Some((&hull(), 1.0)), 1.0);
         assert_eq!(between.len(), 2, "{between:?}");
         // Behaves as a cache of 5100 blocks, with a little to spare.
         let large = between[1];

@@ -65,6 +65,8 @@ pub struct Grant {
     pub level2: Vec<(usize, u64)>,
     /// Shares are split in two to miss what this says (Talus, BS15).
     pub hull: Option<Hull>,
+    /// How far: 0 not at all, 1 as the hull says. What is in between is on the way.
+    pub split: f64,
 }
 
 /// What answers an access.
@@ -128,6 +130,7 @@ impl System {
                 / layout.reach.iter().filter(|other| other.level1 == reach.level1).count() as u64,
             level2: reach.level2.iter().map(|server| (*server, layout.level2[*server] / users(*server))).collect(),
             hull: None,
+            split: 0.0,
         };
         layout.reach.iter().map(of).collect()
     }
@@ -139,6 +142,7 @@ impl System {
             level1: layout.level1[reach.level1],
             level2: reach.level2.iter().map(|server| (*server, layout.level2[*server])).collect(),
             hull: None,
+            split: 0.0,
         };
         layout.reach.iter().map(of).collect()
     }
@@ -280,7 +284,8 @@ impl Member {
     /// Takes over what it may keep; how many blocks another server is to cache.
     fn apply(&mut self, layout: &Layout, now: u64, grant: &Grant) -> u64 {
         let shares = (grant.level1, grant.level2.iter().map(|(_, blocks)| blocks).sum());
-        let parts = parts(shares, layout.hierarchy, grant.hull.as_ref(), layout.block as f64);
+        let parts =
+            parts(shares, layout.hierarchy, grant.hull.as_ref().map(|hull| (hull, grant.split)), layout.block as f64);
         let routes = Routes::new(&grant.level2, Some(&self.routes));
         if parts == self.parts && routes == self.routes {
             return 0;

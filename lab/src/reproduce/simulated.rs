@@ -74,15 +74,14 @@ pub struct Arguments {
 impl Arguments {
     /// Simulates everything and reports; whether every bar is met.
     pub fn run(&self) -> anyhow::Result<bool> {
-        let simulator =
-            Simulator { interrupt: Interrupt::install()?, surgetank: self.product.binary()?, out: &self.out };
+        let interrupt = Interrupt::install()?;
+        if self.allocation {
+            return Ok(all_met(&Allocation { interrupt: &interrupt, out: &self.out }.reproduce()?));
+        }
+        let simulator = Simulator { interrupt, surgetank: self.product.binary()?, out: &self.out };
         let arrays = Arrays { interrupt: &simulator.interrupt, surgetank: &simulator.surgetank, out: &self.out };
-        let allocation = Allocation { interrupt: &simulator.interrupt, out: &self.out };
         if self.arrays {
             return Ok(all_met(&arrays.reproduce()?));
-        }
-        if self.allocation {
-            return Ok(all_met(&allocation.reproduce()?));
         }
         let (mut bars, mut boosts) = (Vec::new(), String::new());
         for paper in &PAPERS {
@@ -95,7 +94,7 @@ impl Arguments {
         );
         write(&self.out, "reproduce", &text, &bars)?;
         bars.extend(arrays.reproduce()?);
-        bars.extend(allocation.reproduce()?);
+        bars.extend(Allocation { interrupt: &simulator.interrupt, out: &self.out }.reproduce()?);
         Ok(all_met(&bars))
     }
 }

@@ -84,11 +84,12 @@ pub fn lists(seed: u64) -> Result<(), String> {
     let sharing = if shared { Sharing::Shared } else { Sharing::Partitioned };
     let mut system = System::new(layout, [sharing; 2]);
     let blocks = 5 + random.below(60);
-    let mut grants = vec![Grant { level1: 0, level2: vec![(0, 0)], hull: None }; 3];
+    let mut grants = vec![Grant { level1: 0, level2: vec![(0, 0)], hull: None, split: 0.0 }; 3];
     for step in 0..3000 {
         if !shared && step % 100 == 0 {
             for (application, grant) in grants.iter_mut().enumerate() {
-                *grant = Grant { level1: random.below(20), level2: vec![(0, random.below(40))], hull: None };
+                *grant =
+                    Grant { level1: random.below(20), level2: vec![(0, random.below(40))], hull: None, split: 0.0 };
                 naive.resize(application, grant.level1, grant.level2[0].1);
             }
             system.apply(&grants);
@@ -135,6 +136,7 @@ pub fn servers(seed: u64) -> Result<(), String> {
                 level1: 20 + random.below(180),
                 level2: reach.level2.iter().map(|server| (*server, random.below(160))).collect(),
                 hull: random.chance(0.5).then(|| hull.clone()),
+                split: random.unit(),
             })
             .collect();
         let before: Vec<[u64; 2]> = (0..3).map(|application| system.held(application)).collect();

@@ -50,7 +50,7 @@ pub fn exact(seed: u64) -> Result<(), String> {
     let mut random = Random::from_seed(seed);
     let (first, second) = (random.below(300), random.below(500));
     let mut system = System::new(layout(1, Hierarchy::Exclusive, Replacement::Lru), [Sharing::Partitioned; 2]);
-    system.apply(&[Grant { level1: first, level2: vec![(0, second)], hull: None }]);
+    system.apply(&[Grant { level1: first, level2: vec![(0, second)], hull: None, split: 0.0 }]);
     let accesses = accesses(&mut random, 6000);
     let mut exact = ExactLru::new();
     exact.feed(&accesses);
@@ -67,7 +67,7 @@ pub fn policies(seed: u64) -> Result<(), String> {
         [(Replacement::Lru, Policy::Lru), (Replacement::Lrfu { lambda: 0.001 }, Policy::Lrfu { lambda: 0.001 })]
     {
         let mut system = System::new(layout(1, Hierarchy::Inclusive, behind), [Sharing::Partitioned; 2]);
-        system.apply(&[Grant { level1: 0, level2: vec![(0, size)], hull: None }]);
+        system.apply(&[Grant { level1: 0, level2: vec![(0, size)], hull: None, split: 0.0 }]);
         let accesses = accesses(&mut random, 4000);
         let mut simulation = Simulation::new(policy, &[size]);
         simulation.feed(&accesses);
@@ -84,7 +84,12 @@ pub fn spread(seed: u64) -> Result<(), String> {
     let shares: Vec<u64> = (0..4).map(|_| 1000 * random.below(4)).collect();
     let all: u64 = shares.iter().sum();
     let mut system = System::new(layout(4, Hierarchy::Exclusive, Replacement::Lru), [Sharing::Partitioned; 2]);
-    system.apply(&[Grant { level1: 100, level2: shares.iter().copied().enumerate().collect(), hull: None }]);
+    system.apply(&[Grant {
+        level1: 100,
+        level2: shares.iter().copied().enumerate().collect(),
+        hull: None,
+        split: 0.0,
+    }]);
     let accesses: Vec<u64> = (0..60_000).map(|_| random.below(12_000)).collect();
     let mut exact = ExactLru::new();
     exact.feed(&accesses);
@@ -106,7 +111,7 @@ pub fn split(seed: u64) -> Result<(), String> {
         let first = random.below(share / 2);
         let servers: Vec<(usize, u64)> = (0..2).map(|server| (server, (share - first) / 2)).collect();
         let mut system = System::new(layout(2, Hierarchy::Exclusive, Replacement::Lru), [Sharing::Partitioned; 2]);
-        system.apply(&[Grant { level1: first, level2: servers, hull: hull.clone() }]);
+        system.apply(&[Grant { level1: first, level2: servers, hull: hull.clone(), split: 1.0 }]);
         let [level1, level2] = hits(&mut system, &accesses);
         let ratio = (level1 + level2) as f64 / (5 * looped) as f64;
         let expected = if hull.is_some() { 0.62..0.71 } else { 0.0..0.05 };

@@ -23,9 +23,9 @@ const SLO: f64 = 0.05;
 const TIMES: Times = Times { level1_ms: 0.25, level2_ms: 0.75 };
 const DISKS: usize = 8;
 /// By how much the optimal scheme changes a share at once: caches get warm as fast as disks fill them.
-const CHANGE_MAX: f64 = 0.05;
-/// The margin is the one-sided 95 % of normal noise.
-const DEVIATIONS: f64 = 1.64;
+const CHANGE_MAX: f64 = 0.03;
+/// The margin is the one-sided 99 % of normal noise.
+const DEVIATIONS: f64 = 2.33;
 const SAMPLED: f64 = 0.25;
 /// LRFU's, per access to the system: a use counts half after a hundred thousand others.
 pub const LAMBDA: f64 = 1e-5;
@@ -135,7 +135,8 @@ fn of_mix(mix: &'static str, sources: &[Source], extent: Extent) -> Vec<Setting>
     }
     for interval_s in [10.0, 20.0, 30.0, 70.0] {
         let intervals = (extent.seconds / interval_s) as usize;
-        let varied = Case { interval_s, intervals, warmup: warmup(intervals), ..base.clone() };
+        let change_max = Some(CHANGE_MAX * interval_s / INTERVAL_S);
+        let varied = Case { interval_s, intervals, warmup: warmup(intervals), change_max, ..base.clone() };
         settings.push(setting("4.5", &format!("interval of {interval_s} s"), varied, OURS));
     }
     settings
