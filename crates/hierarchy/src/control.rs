@@ -87,6 +87,8 @@ pub(crate) struct Controller<'a> {
     excess: Vec<f64>,
     /// How far each share is split: 0 one cache, 1 as the hull says.
     split: Vec<f64>,
+    /// Until when it is one cache.
+    whole_until: Vec<usize>,
     /// What applications have.
     has: Vec<Grant>,
     /// How long an access to the disk takes, of late.
@@ -108,8 +110,10 @@ const EXCESS_MAX: f64 = 0.2;
 const MARGIN_MAX: f64 = 0.9;
 /// A share is split if that makes an application faster by so much, or else its SLO does not hold; and is one cache again when it makes it faster by less than
 /// the other: a split costs what the smaller part holds, until the larger one is warm.
-const SPLIT_FROM: f64 = 1.03;
-const SPLIT_UNTIL: f64 = 1.005;
+const SPLIT_FROM: f64 = 1.15;
+const SPLIT_UNTIL: f64 = 1.05;
+/// For so many intervals a share is one cache whose split did not do what it should.
+const WHOLE_AGAIN: usize = 20;
 /// How much further a share is split in an interval.
 const SPLIT_STEP: f64 = 0.2;
 
@@ -131,6 +135,7 @@ impl<'a> Controller<'a> {
             bias: vec![1.0; layout.reach.len()],
             excess: vec![EXCESS; layout.reach.len()],
             split: vec![0.0; layout.reach.len()],
+            whole_until: vec![0; layout.reach.len()],
             has: System::fair_share(layout),
             disk_ms: 0.0,
             ended: 0,
@@ -305,9 +310,11 @@ impl<'a> Controller<'a> {
             let split_ms = self.model_ms(&Grant { split: 1.0, ..grant.clone() }, &curves[index], Some(hull));
             let split = &mut self.split[index];
             let gain = if *split > 0.0 { SPLIT_UNTIL } else { SPLIT_FROM };
-            // Where a split has not done what it should, it ends.
+            if *split >= 1.0 && self.violations[index] > 0 {
+                self.whole_until[index] = self.ended + WHOLE_AGAIN;
+            }
             let is_wanted = (whole_ms > gain * split_ms || whole_ms > plan.shares[index].bound_ms)
-                && (self.violations[index] == 0 || *split == 0.0);
+                && self.ended >= self.whole_until[index];
             *split = (*split + if is_wanted { SPLIT_STEP } else { -SPLIT_STEP }).clamp(0.0, 1.0);
             measured[index].next_ms = *split * split_ms + (1.0 - *split) * whole_ms;
             (grant.split, grant.hull) = (*split, (*split > 0.0).then(|| hull.clone()));

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::allocation::Allocation;
 use super::arrays::Arrays;
 use crate::bar::{Bar, Limit, all_met, table};
-use crate::flags::absolute;
+use crate::flags::{absolute, within};
 use crate::interrupt::Interrupt;
 use crate::output::write;
 use crate::product::{Product, answer, number, tree};
@@ -67,6 +67,9 @@ pub struct Arguments {
     /// The paper on cache allocation alone
     #[arg(long, conflicts_with = "arrays")]
     allocation: bool,
+    /// Cache allocation: share of the paper's caches, data and accesses
+    #[arg(long, default_value_t = 1.0, value_parser = within(0.03, 1.0))]
+    scale: f64,
     #[command(flatten)]
     product: Product,
 }
@@ -76,7 +79,7 @@ impl Arguments {
     pub fn run(&self) -> anyhow::Result<bool> {
         let interrupt = Interrupt::install()?;
         if self.allocation {
-            return Ok(all_met(&Allocation { interrupt: &interrupt, out: &self.out }.reproduce()?));
+            return Ok(all_met(&self.allocation(&interrupt).reproduce()?));
         }
         let simulator = Simulator { interrupt, surgetank: self.product.binary()?, out: &self.out };
         let arrays = Arrays { interrupt: &simulator.interrupt, surgetank: &simulator.surgetank, out: &self.out };
@@ -94,8 +97,12 @@ impl Arguments {
         );
         write(&self.out, "reproduce", &text, &bars)?;
         bars.extend(arrays.reproduce()?);
-        bars.extend(Allocation { interrupt: &simulator.interrupt, out: &self.out }.reproduce()?);
+        bars.extend(self.allocation(&simulator.interrupt).reproduce()?);
         Ok(all_met(&bars))
+    }
+
+    fn allocation<'a>(&'a self, interrupt: &'a Interrupt) -> Allocation<'a> {
+        Allocation { interrupt, out: &self.out, scale: self.scale }
     }
 }
 

@@ -139,7 +139,9 @@ pub fn servers(seed: u64) -> Result<(), String> {
                 split: random.unit(),
             })
             .collect();
-        let before: Vec<[u64; 2]> = (0..3).map(|application| system.held(application)).collect();
+        let before: Vec<bool> = (0..3)
+            .map(|application| last[application].is_some_and(|block| system.holds(application, block)[0]))
+            .collect();
         system.apply(&grants);
         for (application, grant) in grants.iter().enumerate() {
             let [first, second] = system.blocks(application);
@@ -150,7 +152,7 @@ pub fn servers(seed: u64) -> Result<(), String> {
             if hierarchy == Hierarchy::Exclusive {
                 ensure(!first.iter().any(|block| second.contains(block)), || "a block is at both levels".to_owned())?;
             }
-            if let Some(block) = last[application].filter(|_| before[application][0] > 0) {
+            if let Some(block) = last[application].filter(|_| before[application]) {
                 // A split share may have moved it to a part of another size, but one that has room for it.
                 let held = system.holds(application, block);
                 ensure(held != [false; 2] || grant.hull.is_some(), || {

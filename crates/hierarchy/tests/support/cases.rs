@@ -33,9 +33,9 @@ pub fn case(seed: u64) -> Case {
         sources: vec![source("loop", 300.0, 1100 + seed % 100), source("small", 300.0, 100)],
         seed,
         interval_s: 10.0,
-        intervals: 20,
+        intervals: 30,
         warmup: 10,
-        slos: vec![0.05; 2],
+        slos: vec![0.1; 2],
         change_max: Some(0.1),
         deviations: Some(1.64),
         sampled: 1.0,
@@ -48,12 +48,12 @@ pub fn run(seed: u64) -> Result<(), String> {
     let run = |scheme: Scheme| case.run(scheme).map_err(|error| error.to_string());
     let fair = run(Scheme::FairShare)?;
     let itself = case.judge(&fair, &fair);
-    ensure(itself.broken() == (0, 20) && (itself.fair_speedup - 1.0).abs() < 1e-12, || format!("{itself:?}"))?;
+    ensure(itself.broken() == (0, 40) && (itself.fair_speedup - 1.0).abs() < 1e-12, || format!("{itself:?}"))?;
     let accesses = fair[0].measured[0].accesses;
     ensure((2700..3300).contains(&accesses), || format!("{accesses} accesses in the first interval"))?;
     let optimal = case.judge(&run(Scheme::Optimal)?, &fair);
     ensure(optimal.broken().0 == 0, || format!("an SLO is broken: {optimal:?}"))?;
-    ensure(optimal.fair_speedup > 1.1, || format!("optimal: {}", optimal.fair_speedup))?;
+    ensure(optimal.fair_speedup > 1.05, || format!("optimal: {}", optimal.fair_speedup))?;
     let alone = case.judge(&run(Scheme::Independent)?, &fair);
     ensure(alone.fair_speedup > optimal.fair_speedup, || "alone is slower than among others".to_owned())
 }

@@ -27,6 +27,8 @@ pub struct Allocation<'a> {
     pub interrupt: &'a Interrupt,
     /// Where pages go.
     pub out: &'a Path,
+    /// Share of the paper's caches.
+    pub scale: f64,
 }
 
 /// A setting under one scheme.
@@ -39,7 +41,6 @@ struct Ran {
 /// A setting, and what its schemes did.
 pub struct Found {
     setting: Setting,
-    fair: Vec<Interval>,
     schemes: Vec<(Scheme, Vec<Interval>, Outcome)>,
 }
 
@@ -60,7 +61,7 @@ struct Row<'a> {
 impl Allocation<'_> {
     /// Reports; the bars.
     pub fn reproduce(&self) -> anyhow::Result<Vec<Bar>> {
-        let found = self.simulate(settings::all(Extent { seconds: SECONDS })?)?;
+        let found = self.simulate(settings::all(Extent { seconds: SECONDS, scale: self.scale })?)?;
         let mut bars = Vec::new();
         found.iter().for_each(|found| found.judge(&mut bars));
         let rows: Vec<Row<'_>> = found.iter().flat_map(Found::rows).collect();
@@ -123,7 +124,7 @@ impl Allocation<'_> {
                 (scheme, intervals, outcome)
             });
             let schemes = judged.collect();
-            found.push(Found { setting, fair, schemes });
+            found.push(Found { setting, schemes });
         }
         Ok(found)
     }
