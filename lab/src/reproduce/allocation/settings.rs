@@ -187,7 +187,7 @@ fn traces(extent: Extent) -> anyhow::Result<Option<Setting>> {
         ("lirs-glimpse.trace.gz", "glimpse", 400.0, None),
     ] {
         let blocks = blocks(&data.join(file), block).with_context(|| format!("trace {name}"))?;
-        let area = Area { base: 0, pattern: Pattern::Trace(blocks.into()), weight: 1.0, run: 1 };
+        let area = Area { base: 0, pattern: Pattern::Trace(blocks), weight: 1.0, run: 1 };
         let phases = vec![Phase { lasts_s: extent.seconds.max(1.0), areas: vec![area] }];
         sources.push(Source { name: name.to_owned(), accesses_per_s, phases });
     }
