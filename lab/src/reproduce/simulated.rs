@@ -70,6 +70,9 @@ pub struct Arguments {
     /// Cache allocation: share of the paper's caches, data and accesses
     #[arg(long, default_value_t = 1.0, value_parser = within(0.03, 1.0))]
     scale: f64,
+    /// Cache allocation: recorded traces; by default ../shared/data beside the tree
+    #[arg(long, value_parser = absolute)]
+    data: Option<PathBuf>,
     #[command(flatten)]
     product: Product,
 }
@@ -102,7 +105,7 @@ impl Arguments {
     }
 
     fn allocation<'a>(&'a self, interrupt: &'a Interrupt) -> Allocation<'a> {
-        Allocation { interrupt, out: &self.out, scale: self.scale }
+        Allocation { interrupt, out: &self.out, scale: self.scale, data: self.data.as_deref() }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
-use surgetank_hierarchy::{CaseError, Interval, Outcome, Scheme};
+use surgetank_hierarchy::{CaseError, Interval, Judged, Outcome, Scheme};
 
 use crate::bar::{Bar, Limit};
 use crate::interrupt::Interrupt;
@@ -29,6 +29,8 @@ pub struct Allocation<'a> {
     pub out: &'a Path,
     /// Share of the paper's caches.
     pub scale: f64,
+    /// Where recorded traces are, if not beside the tree.
+    pub data: Option<&'a Path>,
 }
 
 /// A setting under one scheme.
@@ -56,12 +58,14 @@ struct Row<'a> {
     broken: usize,
     judged: usize,
     worst: f64,
+    /// In which intervals after the warm-up, by application.
+    broken_in: Vec<(&'a str, Vec<usize>)>,
 }
 
 impl Allocation<'_> {
     /// Reports; the bars.
     pub fn reproduce(&self) -> anyhow::Result<Vec<Bar>> {
-        let found = self.simulate(settings::all(Extent { seconds: SECONDS, scale: self.scale })?)?;
+        let found = self.simulate(settings::all(Extent { seconds: SECONDS, scale: self.scale }, self.data)?)?;
         let mut bars = Vec::new();
         found.iter().for_each(|found| found.judge(&mut bars));
         let rows: Vec<Row<'_>> = found.iter().flat_map(Found::rows).collect();
@@ -158,6 +162,14 @@ impl Found {
         }
     }
 
+    fn broken_in<'a>(&'a self, outcome: &'a Outcome) -> Vec<(&'a str, Vec<usize>)> {
+        let of = |(one, slo): (&'a Judged, &f64)| {
+            let broken = one.normalised.iter().enumerate().filter(|(_, ratio)| **ratio > 1.0 + slo);
+            (&*one.name, broken.map(|(index, _)| index).collect())
+        };
+        outcome.applications.iter().zip(&self.setting.case.slos).map(of).collect()
+    }
+
     fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         self.schemes.iter().map(|(scheme, _, outcome)| {
             let (broken, judged) = outcome.broken();
@@ -175,6 +187,7 @@ impl Found {
                 broken,
                 judged,
                 worst: outcome.worst(),
+                broken_in: self.broken_in(outcome),
             }
         })
     }

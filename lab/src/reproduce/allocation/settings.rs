@@ -110,13 +110,13 @@ const LEVELS: [Levels; 3] = [
 ///
 /// # Errors
 /// If a trace cannot be read.
-pub fn all(extent: Extent) -> anyhow::Result<Vec<Setting>> {
+pub fn all(extent: Extent, data: Option<&Path>) -> anyhow::Result<Vec<Setting>> {
     let mut settings = Vec::new();
     for (mix, sources) in [("HPC", mixes::hpc()), ("enterprise", mixes::enterprise())] {
         settings.extend(of_mix(mix, &sources, extent));
     }
     settings.extend(figure_11(extent));
-    settings.extend(traces(extent)?);
+    settings.extend(traces(extent, data)?);
     Ok(settings)
 }
 
@@ -175,8 +175,10 @@ fn figure_11(extent: Extent) -> Option<Setting> {
 }
 
 /// What is recorded, on caches that are as small beside it as the paper's are beside its data.
-fn traces(extent: Extent) -> anyhow::Result<Option<Setting>> {
-    let Some(data) = tree().parent().map(|beside| beside.join("shared/data/block")).filter(|data| data.is_dir()) else {
+fn traces(extent: Extent, data: Option<&Path>) -> anyhow::Result<Option<Setting>> {
+    let beside = || tree().parent().map(|parent| parent.join("shared/data"));
+    let data = data.map(Path::to_owned).or_else(beside).map(|data| data.join("block"));
+    let Some(data) = data.filter(|data| data.is_dir()) else {
         return Ok(None);
     };
     let mut sources = Vec::new();
