@@ -75,11 +75,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ),
     ("sim", Tools, &["model", "array", "cache", "policy", "rental"]),
     ("fuzz", Tools, &["model", "array", "cache", "rental", "planner", "nbd", "trace", "provider", "device", "daemon"]),
-    (
-        "lab",
-        Tools,
-        &["model", "policy", "planner", "hierarchy", "nbd", "trace", "provider", "whatif", "report"],
-    ),
+    ("lab", Tools, &["model", "policy", "planner", "hierarchy", "nbd", "trace", "provider", "whatif", "report"]),
     ("xtask", Tools, &[]),
 ];
 
