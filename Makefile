@@ -14,7 +14,7 @@ TARGET ?=
 TIME ?= 600
 
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
-PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-mrc/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_curves --test planted_rental --test planted_readcache --test planted_pool --test planted_security --test planted_writers --test planted_holes
+PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-hierarchy/planted-bugs,surgetank-mrc/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_curves --test planted_hierarchy --test planted_rental --test planted_readcache --test planted_pool --test planted_security --test planted_writers --test planted_holes
 
 .PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-pool test-simulation sim soak fuzz bench lab bench-peers bench-arrays bench-pool pool-programs cuts outages replay systemd lint fmt build install uninstall clean
 
@@ -35,7 +35,7 @@ help:
 	@echo 'make outages  a mounted file system whose volumes stall, fail, are unplugged and come back (ARGS="--outages 12")'
 	@echo 'make replay   power cuts at the flushes of a log of all writes, with fsck (ARGS="--points 15 --boosts 1": shorter)'
 	@echo 'make systemd  a Debian guest that does what the README says, then kills, reboots, cuts (ARGS=--short)'
-	@echo 'make reproduce-sim  the papers'"'"' applications and burstable arrays at full scale in the simulator, beside their tables (ARGS=--arrays: these alone)'
+	@echo 'make reproduce-sim  the papers'"'"' applications, burstable arrays and cache allocation at full scale in the simulator, beside their tables (ARGS=--arrays or ARGS=--allocation: these alone)'
 	@echo 'make validate  what the simulator predicts of the demo, beside what it measures (ARGS=--lab: also of a guest)'
 	@echo 'make economy  docs/ECONOMY.md again, from the catalog: what elastic devices cost in money beside static volumes'
 	@echo 'make lint     style, layout and licence checks alone'

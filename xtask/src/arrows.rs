@@ -30,6 +30,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("planner", Decide, &["model", "policy", "allocation"]),
     ("mrc", Decide, &["model", "readcache"]),
     ("allocation", Decide, &["model", "mrc"]),
+    ("hierarchy", Drive, &["model", "mrc", "allocation"]),
     ("pool-core", Decide, &["model"]),
     ("nbd", Act, &[]),
     ("trace", Act, &["model"]),
@@ -87,7 +88,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ),
     ("sim", Tools, &["model", "array", "cache", "policy", "rental"]),
     ("fuzz", Tools, &["model", "array", "cache", "rental", "planner", "nbd", "trace", "provider", "device", "daemon"]),
-    ("lab", Tools, &["model", "policy", "planner", "nbd", "trace", "provider", "whatif", "report"]),
+    ("lab", Tools, &["model", "policy", "planner", "hierarchy", "nbd", "trace", "provider", "whatif", "report"]),
     ("xtask", Tools, &[]),
 ];
 

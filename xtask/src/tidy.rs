@@ -22,6 +22,7 @@ pub const PURE_CRATES: &[&str] = &[
     "planner",
     "mrc",
     "allocation",
+    "hierarchy",
     "pool-core",
     "sim",
     "whatif",

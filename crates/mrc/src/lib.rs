@@ -8,6 +8,7 @@
 //! | [`Simulation`] | LRU, FIFO, LRFU, S3-FIFO, SIEVE or the read cache's policy at given sizes | the sizes |
 //! | [`SampledLru`] | LRU at every size from a spatial sample (SHARDS) | the sample |
 //! | [`OnlineCurve`] | the same for what is read, while it goes on: writes and discards too, and the past counts less | nothing |
+//! | [`Resident`] | one LRU or LRFU cache, block by block, for simulators of several | the size |
 //! | [`Miniature`] | any policy at given sizes, scaled down with the sample | the sizes × the rate |
 //!
 //! What they share: a [`table::Table`] from key to position that forgets lazily, and positions in order of time of which
@@ -24,6 +25,7 @@ mod lrfu;
 mod lru;
 pub mod online;
 pub mod planted;
+mod resident;
 mod s3fifo;
 mod sample;
 mod sampled;
@@ -36,6 +38,7 @@ pub use exact::ExactLru;
 pub use online::{Access, Online, OnlineCurve};
 pub use sample::{Rate, RateError};
 pub use sampled::{Miniature, SampledLru};
+pub use resident::{Held, Resident};
 pub use simulation::{Policy, Simulation};
 
 /// Keys whose table entries are fetched ahead of use: enough to keep the memory busy, few enough to stay in the

@@ -1,5 +1,6 @@
 //! The papers' experiments in one guest: bonnie++ and LAMMPS on a slow disk, a fast one, and elastic ones.
 
+mod allocation;
 mod arrays;
 mod picture;
 pub mod simulated;

@@ -11,9 +11,10 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
 
+use super::allocation::Allocation;
 use super::arrays::Arrays;
 use crate::bar::{Bar, Limit, all_met, table};
-use crate::flags::absolute;
+use crate::flags::{absolute, within};
 use crate::interrupt::Interrupt;
 use crate::output::write;
 use crate::product::{Product, answer, number, tree};
@@ -63,6 +64,15 @@ pub struct Arguments {
     /// The paper on burstable volumes alone
     #[arg(long)]
     arrays: bool,
+    /// The paper on cache allocation alone
+    #[arg(long, conflicts_with = "arrays")]
+    allocation: bool,
+    /// Cache allocation: share of the paper's caches, data and accesses
+    #[arg(long, default_value_t = 1.0, value_parser = within(0.03, 1.0))]
+    scale: f64,
+    /// Cache allocation: recorded traces; by default ../shared/data beside the tree
+    #[arg(long, value_parser = absolute)]
+    data: Option<PathBuf>,
     #[command(flatten)]
     product: Product,
 }
@@ -70,8 +80,11 @@ pub struct Arguments {
 impl Arguments {
     /// Simulates everything and reports; whether every bar is met.
     pub fn run(&self) -> anyhow::Result<bool> {
-        let simulator =
-            Simulator { interrupt: Interrupt::install()?, surgetank: self.product.binary()?, out: &self.out };
+        let interrupt = Interrupt::install()?;
+        if self.allocation {
+            return Ok(all_met(&self.allocation(&interrupt).reproduce()?));
+        }
+        let simulator = Simulator { interrupt, surgetank: self.product.binary()?, out: &self.out };
         let arrays = Arrays { interrupt: &simulator.interrupt, surgetank: &simulator.surgetank, out: &self.out };
         if self.arrays {
             return Ok(all_met(&arrays.reproduce()?));
@@ -87,7 +100,12 @@ impl Arguments {
         );
         write(&self.out, "reproduce", &text, &bars)?;
         bars.extend(arrays.reproduce()?);
+        bars.extend(self.allocation(&simulator.interrupt).reproduce()?);
         Ok(all_met(&bars))
+    }
+
+    fn allocation<'a>(&'a self, interrupt: &'a Interrupt) -> Allocation<'a> {
+        Allocation { interrupt, out: &self.out, scale: self.scale, data: self.data.as_deref() }
     }
 }
 

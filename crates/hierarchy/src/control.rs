@@ -1,0 +1,373 @@
+//! Who decides what applications have, each interval anew.
+
+use std::time::Duration;
+
+use surgetank_allocation::hull::Hull;
+use surgetank_allocation::mlms::{Mlms, SAMPLES_MIN, Sample};
+use surgetank_allocation::{
+    Application, Basis, Description, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo, baselines,
+    confidence, solve,
+};
+use surgetank_model::Bytes;
+use surgetank_mrc::Rate;
+
+use crate::case::{Case, CaseError, Measured, Times};
+use crate::online::OnlineCurve;
+use crate::system::{Grant, Layout, Sharing, System};
+
+/// A scheme of the paper's figures, or ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scheme {
+    /// Each application alone on everything: the bound of what any scheme can do.
+    Independent,
+    /// An equal split of each server.
+    FairShare,
+    /// No partitions.
+    Uncontrolled,
+    /// Partitions by curves in the first level alone.
+    FirstLevelOnly,
+    /// In the second level alone.
+    SecondLevelOnly,
+    /// The paper's algorithm.
+    Mlms,
+    /// One linear program over both levels.
+    Optimal,
+}
+
+impl Scheme {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Independent,
+        Self::FairShare,
+        Self::Uncontrolled,
+        Self::FirstLevelOnly,
+        Self::SecondLevelOnly,
+        Self::Mlms,
+        Self::Optimal,
+    ];
+
+    /// As tables have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Independent => "independent",
+            Self::FairShare => "fair share",
+            Self::Uncontrolled => "uncontrolled",
+            Self::FirstLevelOnly => "first level only",
+            Self::SecondLevelOnly => "second level only",
+            Self::Mlms => "mlms",
+            Self::Optimal => "optimal",
+        }
+    }
+
+    pub(crate) fn sharing(self) -> [Sharing; 2] {
+        match self {
+            Self::Uncontrolled => [Sharing::Shared; 2],
+            Self::FirstLevelOnly => [Sharing::Partitioned, Sharing::Shared],
+            Self::SecondLevelOnly => [Sharing::Shared, Sharing::Partitioned],
+            _ => [Sharing::Partitioned; 2],
+        }
+    }
+}
+
+/// What is known while the system runs, and the last plan.
+#[derive(Debug)]
+pub(crate) struct Controller<'a> {
+    case: &'a Case,
+    scheme: Scheme,
+    curves: Vec<OnlineCurve>,
+    mlms: Mlms,
+    plan: Option<Plan>,
+    violations: Vec<u32>,
+    /// Measured latency ÷ what the model says of the shares that there were: an application's misses may take longer than
+    /// those of others, and a model knows one latency of the disk.
+    bias: Vec<f64>,
+    /// By how much plans were too optimistic of late, as a part of what they expected: at first a guess, which becomes less as
+    /// plans prove right.
+    excess: Vec<f64>,
+    /// How far each share is split: 0 one cache, 1 as the hull says.
+    split: Vec<f64>,
+    /// Until when it is one cache.
+    whole_until: Vec<usize>,
+    /// What applications have.
+    has: Vec<Grant>,
+    /// How long an access to the disk takes, of late.
+    disk_ms: f64,
+    /// Intervals that have ended.
+    ended: usize,
+}
+
+/// How fast latencies and biases follow what is measured.
+const FOLLOWS: f64 = 0.3;
+/// The same for biases once shares change: caches that are not warm yet are no bias.
+const FOLLOWS_SLOWLY: f64 = 0.1;
+
+/// What plans are too optimistic by while nothing is known of it, how much of that is left after an interval without, and how much counts.
+const EXCESS: f64 = 0.03;
+const EXCESS_KEPT: f64 = 0.9;
+const EXCESS_MAX: f64 = 0.2;
+/// Beyond this a model says nothing.
+const MARGIN_MAX: f64 = 0.9;
+/// A share is split if that makes an application faster by so much, or else its SLO does not hold; and is one cache again when it makes it faster by less than
+/// the other: a split costs what the smaller part holds, until the larger one is warm.
+const SPLIT_FROM: f64 = 1.15;
+const SPLIT_UNTIL: f64 = 1.05;
+/// For so many intervals a share is one cache whose split did not do what it should.
+const WHOLE_AGAIN: usize = 20;
+/// How much further a share is split in an interval.
+const SPLIT_STEP: f64 = 0.2;
+
+impl<'a> Controller<'a> {
+    pub fn new(case: &'a Case, scheme: Scheme) -> Result<Self, CaseError> {
+        let rate = Rate::new(case.sampled).map_err(|error| CaseError(error.to_string()))?;
+        let layout = &case.layout;
+        let curve = |reach: &crate::system::Reach| {
+            let second: u64 = reach.level2.iter().map(|server| layout.level2[*server]).sum();
+            OnlineCurve::new(rate, layout.level1[reach.level1] + second)
+        };
+        Ok(Self {
+            case,
+            scheme,
+            curves: layout.reach.iter().map(curve).collect(),
+            mlms: Mlms::default(),
+            plan: None,
+            violations: vec![0; layout.reach.len()],
+            bias: vec![1.0; layout.reach.len()],
+            excess: vec![EXCESS; layout.reach.len()],
+            split: vec![0.0; layout.reach.len()],
+            whole_until: vec![0; layout.reach.len()],
+            has: System::fair_share(layout),
+            disk_ms: 0.0,
+            ended: 0,
+        })
+    }
+
+    /// Whether it looks at accesses at all.
+    pub fn watches(&self) -> bool {
+        !matches!(self.scheme, Scheme::Independent | Scheme::FairShare | Scheme::Uncontrolled)
+    }
+
+    /// Accesses of an application.
+    pub fn feed(&mut self, application: usize, blocks: &[u64]) {
+        self.curves[application].feed(blocks);
+    }
+
+    /// Before the first interval.
+    pub fn first(&self) -> Vec<Grant> {
+        match self.scheme {
+            Scheme::Independent => System::everything(&self.case.layout),
+            _ => System::fair_share(&self.case.layout),
+        }
+    }
+
+    /// An interval has ended: what applications have in the next one. None: what they have.
+    pub fn next(&mut self, measured: &mut [Measured], disk_ms: Option<f64>) -> Result<Option<Vec<Grant>>, CaseError> {
+        self.ended += 1;
+        if !self.watches() {
+            return Ok(None);
+        }
+        self.curves.iter_mut().for_each(OnlineCurve::age);
+        if let Some(disk_ms) = disk_ms {
+            let known = self.disk_ms > 0.0;
+            self.disk_ms = if known { self.disk_ms + FOLLOWS * (disk_ms - self.disk_ms) } else { disk_ms };
+        }
+        let Some(curves) = self.all_curves()? else { return Ok(None) };
+        let problem = self.problem(&curves, measured)?;
+        let predicted = baselines::fair_share(&problem);
+        let is_warming = self.ended < self.case.warmup;
+        for (index, (share, measured)) in predicted.shares.iter().zip(measured.iter_mut()).enumerate() {
+            measured.predicted_fair_ms = share.fair_latency_ms;
+            let model_ms = self.model_ms(&self.has[index], &curves[index], problem.hull(index));
+            let follows = if self.plan.is_none() { FOLLOWS } else { FOLLOWS_SLOWLY };
+            let bias = &mut self.bias[index];
+            *bias += follows * (measured.latency_ms / model_ms - *bias);
+            if self.plan.is_none() {
+                continue;
+            }
+            let is_above = measured.latency_ms > share.bound_ms * *bias;
+            self.violations[index] = if is_above { self.violations[index] + 1 } else { 0 };
+            let excess = measured.latency_ms / (measured.expected_ms * *bias) - 1.0;
+            self.excess[index] = excess.clamp(EXCESS_KEPT * self.excess[index], EXCESS_MAX);
+        }
+        if self.scheme == Scheme::Mlms {
+            return Ok(self.next_of_mlms(&problem, &curves, measured));
+        }
+        if is_warming {
+            return Ok(None);
+        }
+        let problem = self.problem(&curves, measured)?;
+        let plan = match self.scheme {
+            Scheme::FirstLevelOnly => {
+                baselines::first_level_only(&problem).map_err(|error| CaseError(error.to_string()))?
+            }
+            Scheme::SecondLevelOnly => {
+                baselines::second_level_only(&problem).map_err(|error| CaseError(error.to_string()))?
+            }
+            _ => solve(&problem, Some(self.plan.as_ref().unwrap_or(&predicted))),
+        };
+        Ok(Some(self.grant(&problem, &curves, plan, measured)))
+    }
+
+    /// The paper's algorithm takes its first samples at shares of its own, at the end of the time in which caches warm up.
+    fn next_of_mlms(
+        &mut self,
+        problem: &Problem,
+        curves: &[MissCurve],
+        measured: &mut [Measured],
+    ) -> Option<Vec<Grant>> {
+        let begins = self.case.warmup.saturating_sub(SAMPLES_MIN + 2);
+        if self.ended > begins {
+            for (source, measured) in self.case.sources.iter().zip(measured.iter()) {
+                let bytes = |blocks: u64| Bytes::new(blocks * self.case.layout.block);
+                let (first, second) = (bytes(measured.level1), bytes(measured.level2));
+                self.mlms.observe(&source.name, Sample { first, second, latency_ms: measured.latency_ms });
+            }
+        }
+        if self.ended < begins {
+            return None;
+        }
+        let plan = if self.ended < self.case.warmup {
+            Mlms::bootstrap(problem, self.ended - begins)
+        } else {
+            self.mlms.solve(problem, self.plan.as_ref())
+        };
+        Some(self.grant(problem, curves, plan, measured))
+    }
+
+    fn all_curves(&self) -> Result<Option<Vec<MissCurve>>, CaseError> {
+        let block = self.case.layout.block;
+        self.curves
+            .iter()
+            .map(|curve| curve.curve(block).map_err(|error| CaseError(error.to_string())).transpose())
+            .collect::<Option<Result<Vec<_>, _>>>()
+            .transpose()
+    }
+
+    fn problem(&self, curves: &[MissCurve], measured: &[Measured]) -> Result<Problem, CaseError> {
+        let Layout { block, level1, level2, .. } = &self.case.layout;
+        let server = |level: &'static str| {
+            move |(index, cache): (usize, &u64)| Server { name: name(level, index), cache: Bytes::new(cache * block) }
+        };
+        let times = self.case.times;
+        let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
+        let latencies = Latencies {
+            level1: ms(times.level1_ms),
+            level2: ms(times.level2_ms),
+            disk: ms(self.disk_ms.max(times.level2_ms * 1.01)),
+        };
+        let application = |(index, curve): (usize, &MissCurve)| {
+            let reach = &self.case.layout.reach[index];
+            let bound_ms = measured[index].predicted_fair_ms * (1.0 + self.case.slos[index]);
+            let margin = match self.case.deviations {
+                Some(deviations) if bound_ms > 0.0 => {
+                    let noise = confidence::margin(self.curves[index].sampled(), latencies, bound_ms, deviations);
+                    (noise + self.excess[index]).min(MARGIN_MAX)
+                }
+                _ => 0.0,
+            };
+            Application {
+                name: self.case.sources[index].name.clone(),
+                level1: name("first", reach.level1),
+                level2: reach.level2.iter().map(|server| name("second", *server)).collect(),
+                slo: Slo::AboveFair(self.case.slos[index]),
+                model: Model::Curve(curve.clone()),
+                accesses_per_s: (measured[index].accesses as f64 / self.case.interval_s).max(1e-3),
+                margin: if self.scheme == Scheme::Optimal { margin } else { 0.0 },
+                violations: if self.scheme == Scheme::Optimal { self.violations[index] } else { 0 },
+            }
+        };
+        Problem::new(Description {
+            latencies,
+            hierarchy: self.case.layout.hierarchy,
+            level1: level1.iter().enumerate().map(server("first")).collect(),
+            level2: level2.iter().enumerate().map(server("second")).collect(),
+            applications: curves.iter().enumerate().map(application).collect(),
+            segment: Bytes::new(*block),
+            // Steps are the controller's.
+            change_max: None,
+        })
+        .map_err(|error| CaseError(error.to_string()))
+    }
+
+    /// Takes over a plan, the optimal scheme's step by step: between two plans no application is slower than under the worse one, for latencies
+    /// by hulls are convex.
+    fn grant(&mut self, problem: &Problem, curves: &[MissCurve], plan: Plan, measured: &mut [Measured]) -> Vec<Grant> {
+        let block = self.case.layout.block;
+        let grant = |(index, share): (usize, &surgetank_allocation::Share)| {
+            let second = |server: &usize| share.level2.get(&name("second", *server)).map_or(0, |bytes| bytes.get());
+            let level2 = self.case.layout.reach[index].level2.iter().map(|server| (*server, second(server) / block));
+            Grant { level1: share.level1.get() / block, level2: level2.collect(), hull: None, split: 0.0 }
+        };
+        let mut grants: Vec<Grant> = plan.shares.iter().enumerate().map(grant).collect();
+        if self.scheme == Scheme::Optimal {
+            grants = self.step(&grants);
+        }
+        for (index, grant) in grants.iter_mut().enumerate() {
+            let hull = problem.hull(index);
+            let whole_ms = self.model_ms(grant, &curves[index], None);
+            measured[index].next_ms = whole_ms;
+            let Some(hull) = hull.filter(|_| self.scheme == Scheme::Optimal) else { continue };
+            let split_ms = self.model_ms(&Grant { split: 1.0, ..grant.clone() }, &curves[index], Some(hull));
+            let split = &mut self.split[index];
+            let gain = if *split > 0.0 { SPLIT_UNTIL } else { SPLIT_FROM };
+            if *split >= 1.0 && self.violations[index] > 0 {
+                self.whole_until[index] = self.ended + WHOLE_AGAIN;
+            }
+            let is_wanted = (whole_ms > gain * split_ms || whole_ms > plan.shares[index].bound_ms)
+                && self.ended >= self.whole_until[index];
+            *split = (*split + if is_wanted { SPLIT_STEP } else { -SPLIT_STEP }).clamp(0.0, 1.0);
+            measured[index].next_ms = *split * split_ms + (1.0 - *split) * whole_ms;
+            (grant.split, grant.hull) = (*split, (*split > 0.0).then(|| hull.clone()));
+        }
+        self.plan = Some(plan);
+        self.has.clone_from(&grants);
+        grants
+    }
+
+    /// From what applications have towards these grants, as far as shares may change at once.
+    fn step(&self, to: &[Grant]) -> Vec<Grant> {
+        let Some(change_max) = self.case.change_max else { return to.to_vec() };
+        let Layout { level1, level2, reach, .. } = &self.case.layout;
+        let second = |grant: &Grant| grant.level2.iter().map(|(_, blocks)| blocks).sum::<u64>();
+        let mut part = 1.0_f64;
+        for ((from, to), reach) in self.has.iter().zip(to).zip(reach) {
+            let reached: u64 = reach.level2.iter().map(|server| level2[*server]).sum();
+            for (from, to, of) in [(from.level1, to.level1, level1[reach.level1]), (second(from), second(to), reached)]
+            {
+                part = part.min(change_max * of as f64 / from.abs_diff(to).max(1) as f64);
+            }
+        }
+        let between = |from: u64, to: u64| (from as f64 * (1.0 - part) + to as f64 * part) as u64;
+        let one = |(from, to): (&Grant, &Grant)| Grant {
+            level1: between(from.level1, to.level1),
+            level2: from.level2.iter().zip(&to.level2).map(|(from, to)| (to.0, between(from.1, to.1))).collect(),
+            ..Grant::default()
+        };
+        self.has.iter().zip(to).map(one).collect()
+    }
+
+    /// An application's latency with these shares, by its curve and, as far as they are split, its hull.
+    fn model_ms(&self, grant: &Grant, curve: &MissCurve, hull: Option<&Hull>) -> f64 {
+        let bytes = |blocks: u64| (blocks * self.case.layout.block) as f64;
+        let (first, second) = (bytes(grant.level1), bytes(grant.level2.iter().map(|(_, blocks)| blocks).sum()));
+        let behind = match self.case.layout.hierarchy {
+            Hierarchy::Exclusive => first + second,
+            Hierarchy::Inclusive => first.max(second),
+        };
+        let misses = |size: f64| {
+            let whole = curve.at(size);
+            hull.map_or(whole, |hull| whole + grant.split * (hull.at(size) - whole))
+        };
+        let Times { level1_ms, level2_ms } = self.case.times;
+        level1_ms + (level2_ms - level1_ms) * misses(first) + (self.disk_ms - level2_ms) * misses(behind)
+    }
+
+    /// Where the last plan comes from.
+    pub fn basis(&self) -> Option<&Basis> {
+        self.plan.as_ref().map(|plan| &plan.basis)
+    }
+}
+
+fn name(level: &str, index: usize) -> String {
+    format!("{level} {index}")
+}
