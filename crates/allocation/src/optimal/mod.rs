@@ -3,6 +3,7 @@
 mod build;
 mod choose;
 mod cuts;
+mod exchange;
 mod infeasible;
 mod round;
 mod terms;
@@ -17,7 +18,7 @@ use crate::verify::{meets_targets, verify};
 pub(crate) use build::{Goal, Range};
 use build::{MARGIN_MAX, MARGIN_WEIGHT, Request};
 use choose::chosen;
-use round::rounded;
+use round::{exchanged_fair, rounded};
 
 /// Measured violations in a row after which nobody trusts the models.
 const VIOLATIONS_MAX: u32 = 2;
@@ -126,6 +127,7 @@ fn tried(request: &Request<'_>, candidates: &mut Vec<Vec<Amount>>) -> Result<(),
     if candidates.iter().any(is_as_said) {
         return Ok(());
     }
+    candidates.extend(exchanged_fair(request).filter(|_| request.first.iter().all(Option::is_none)));
     let reserved = Request { is_reserved: true, ..*request };
     if let Ok((built, solution)) = chosen(&reserved) {
         candidates.push(rounded(&reserved, &built, &solution, false));

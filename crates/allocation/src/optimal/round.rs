@@ -6,6 +6,7 @@
 use surgetank_model::Bytes;
 
 use super::build::{Built, Range, Request, network};
+use super::exchange::is_useful;
 use crate::lp::Solution;
 use crate::placement::Place;
 use crate::plan::TOLERANCE;
@@ -22,11 +23,11 @@ const PARTS: u64 = 32;
 const NEGLIGIBLE: f64 = 1e-6;
 
 /// Shares in segments, and what is left.
-struct Shares<'a> {
-    request: &'a Request<'a>,
-    first: Vec<u64>,
-    /// By application, in each second-level server of the problem.
-    second: Vec<Place>,
+pub(super) struct Shares<'a> {
+    pub request: &'a Request<'a>,
+    pub first: Vec<u64>,
+    /// By application: segments of second-level servers.
+    pub second: Vec<Place>,
     first_left: Vec<u64>,
     second_left: Vec<u64>,
 }
@@ -53,16 +54,26 @@ pub(super) fn rounded(request: &Request<'_>, built: &Built, solution: &Solution,
     shares.meet_targets();
     shares.by_gain();
     shares.evenly();
-    if let Some(former) = request.former {
-        let in_segments = |amount: &Option<Amount>| {
-            let place = amount.iter().flat_map(|amount| &amount.level2);
-            place.map(|(server, bytes)| (*server, Bytes::new(bytes.get() / problem.segment))).collect()
-        };
-        let former: Vec<Place> = former.iter().map(in_segments).collect();
-        let wants: Vec<Bytes> = (0..shares.second.len()).map(|of| Bytes::new(shares.second_of(of))).collect();
-        shares.second = servers.place_most(&wants, Some(&former));
+    shares.finished()
+}
+
+/// The fair share, improved by exchanges where these may be of use.
+pub(super) fn exchanged_fair(request: &Request<'_>) -> Option<Vec<Amount>> {
+    let problem = request.problem;
+    if !is_useful(problem) {
+        return None;
     }
-    shares.amounts()
+    let segments = |bytes: Bytes| bytes.get() / problem.segment;
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    for member in &problem.applications {
+        first.push(segments(member.fair.level1));
+        let place = member.fair.level2.iter().map(|(server, bytes)| (*server, Bytes::new(segments(*bytes))));
+        second.push(place.collect());
+    }
+    let mut shares = Shares::new(request, first, second);
+    shares.by_gain();
+    shares.evenly();
+    Some(shares.finished())
 }
 
 /// Takes what rounding put on top of a server from the largest shares.
@@ -116,6 +127,24 @@ impl<'a> Shares<'a> {
         Self { request, first, second, first_left, second_left }
     }
 
+    /// After exchanges, where they are of use: as near to former places as possible.
+    fn finished(mut self) -> Vec<Amount> {
+        let problem = self.request.problem;
+        if is_useful(problem) {
+            self.exchange();
+        }
+        if let Some(former) = self.request.former {
+            let in_segments = |amount: &Option<Amount>| {
+                let place = amount.iter().flat_map(|amount| &amount.level2);
+                place.map(|(server, bytes)| (*server, Bytes::new(bytes.get() / problem.segment))).collect()
+            };
+            let former: Vec<Place> = former.iter().map(in_segments).collect();
+            let wants: Vec<Bytes> = (0..self.second.len()).map(|of| Bytes::new(self.second_of(of))).collect();
+            self.second = network(problem, &problem.second_segments()).place_most(&wants, Some(&former));
+        }
+        self.amounts()
+    }
+
     fn amounts(&self) -> Vec<Amount> {
         let bytes = |segments: u64| Bytes::new(segments * self.request.problem.segment);
         let amount = |(first, place): (&u64, &Place)| Amount {
@@ -125,7 +154,7 @@ impl<'a> Shares<'a> {
         self.first.iter().zip(&self.second).map(amount).collect()
     }
 
-    fn second_of(&self, application: usize) -> u64 {
+    pub(super) fn second_of(&self, application: usize) -> u64 {
         self.second[application].iter().map(|(_, segments)| segments.get()).sum()
     }
 
@@ -141,11 +170,16 @@ impl<'a> Shares<'a> {
         range.map_or(u64::MAX, |(_, high)| ((high / self.request.problem.segment as f64) as u64).saturating_sub(has))
     }
 
-    fn first_room(&self, application: usize) -> u64 {
+    /// The least that a range allows, in segments.
+    pub(super) fn at_least(&self, range: Option<Range>) -> u64 {
+        range.map_or(0, |(low, _)| (low / self.request.problem.segment as f64).floor() as u64)
+    }
+
+    pub(super) fn first_room(&self, application: usize) -> u64 {
         self.room(self.request.first[application], self.first[application])
     }
 
-    fn second_room(&self, application: usize) -> u64 {
+    pub(super) fn second_room(&self, application: usize) -> u64 {
         self.room(self.request.second[application], self.second_of(application))
     }
 
@@ -154,7 +188,7 @@ impl<'a> Shares<'a> {
         self.first_left[self.request.problem.applications[application].level1] -= segments;
     }
 
-    fn give_second(&mut self, application: usize, server: usize, segments: u64) {
+    pub(super) fn give_second(&mut self, application: usize, server: usize, segments: u64) {
         if segments == 0 {
             return;
         }
@@ -164,6 +198,14 @@ impl<'a> Shares<'a> {
             Ok(at) => place[at].1 = Bytes::new(place[at].1.get() + segments),
             Err(at) => place.insert(at, (server, Bytes::new(segments))),
         }
+    }
+
+    pub(super) fn take_second(&mut self, application: usize, server: usize, segments: u64) {
+        self.second_left[server] += segments;
+        for (_, has) in self.second[application].iter_mut().filter(|(of, _)| *of == server) {
+            *has = Bytes::new(has.get() - segments);
+        }
+        self.second[application].retain(|(_, has)| *has > Bytes::ZERO);
     }
 
     /// Gives the least that is left to applications that are above their targets, of the first level if that is enough.
@@ -254,12 +296,22 @@ impl<'a> Shares<'a> {
     }
 
     /// How many segments there are to the points of a curve whose application does not split its shares.
-    fn ways(&self, application: usize) -> Vec<u64> {
+    pub(super) fn ways(&self, application: usize) -> Vec<u64> {
         let problem = self.request.problem;
         let member = &problem.applications[application];
         let (Model::Curve(curve), Estimate::Whole) = (&member.model, member.estimate) else { return Vec::new() };
         let (first, second) = (self.first[application], self.second_of(application));
         let to = |at: f64, from: u64| ((at / problem.segment as f64).ceil() as u64).saturating_sub(from);
+        curve.points().iter().flat_map(|(at, _)| [to(*at, first), to(*at, second), to(*at, first + second)]).collect()
+    }
+
+    /// The same back to the points below, of first-level shares and of both levels together.
+    pub(super) fn ways_back(&self, application: usize) -> Vec<u64> {
+        let problem = self.request.problem;
+        let member = &problem.applications[application];
+        let (Model::Curve(curve), Estimate::Whole) = (&member.model, member.estimate) else { return Vec::new() };
+        let (first, second) = (self.first[application], self.second_of(application));
+        let to = |at: f64, from: u64| from.saturating_sub((at / problem.segment as f64).ceil() as u64);
         curve.points().iter().flat_map(|(at, _)| [to(*at, first), to(*at, second), to(*at, first + second)]).collect()
     }
 
