@@ -37,7 +37,7 @@ fn plans_in_few_segments_are_near_the_best_ones() {
             .collect();
         let gaps: Vec<f64> = costs.iter().map(|(cost, least)| cost / least - 1.0).collect();
         let (mean, most) = (gaps.iter().sum::<f64>() / gaps.len() as f64, gaps.iter().copied().fold(0.0, f64::max));
-        assert!(gaps.len() > 400 && mean < 1e-3 && most < 0.03, "{estimate:?}: {mean} on average, {most} at most");
+        assert!(gaps.len() > 400 && mean < 1e-4 && most < 0.01, "{estimate:?}: {mean} on average, {most} at most");
     }
 }
 

@@ -22,6 +22,9 @@ const PARTS: u64 = 32;
 /// A part of a server that is so small is not worth the search for who gains most.
 const NEGLIGIBLE: f64 = 1e-6;
 
+/// Who gains less than so many fair latencies gains nothing.
+const GAIN_MIN: f64 = 1e-12;
+
 /// Shares in segments, and what is left.
 pub(super) struct Shares<'a> {
     pub request: &'a Request<'a>,
@@ -36,7 +39,8 @@ pub(super) struct Shares<'a> {
 /// touches the hull, where there are such below its shares.
 pub(super) fn rounded(request: &Request<'_>, built: &Built, solution: &Solution, is_moved: bool) -> Vec<Amount> {
     let problem = request.problem;
-    let whole = |bytes: f64| (bytes / problem.segment as f64 + NEAR).floor() as u64;
+    let near = if planted(Bug::RoundedUp) { 1.0 } else { NEAR };
+    let whole = |bytes: f64| (bytes / problem.segment as f64 + near).floor() as u64;
     let (mut first, mut second) = (Vec::new(), Vec::new());
     for (application, (x, y)) in built.shares(&solution.values).into_iter().enumerate() {
         let member = &problem.applications[application];
@@ -57,11 +61,12 @@ pub(super) fn rounded(request: &Request<'_>, built: &Built, solution: &Solution,
     shares.finished()
 }
 
-/// The fair share, improved by exchanges where these may be of use.
-pub(super) fn exchanged_fair(request: &Request<'_>) -> Option<Vec<Amount>> {
+/// Shares that no program has found: the fair share, and what is handed out to those who gain most of it if nobody has anything,
+/// both improved by exchanges. None where exchanges are of no use.
+pub(super) fn exchanged(request: &Request<'_>) -> Vec<Vec<Amount>> {
     let problem = request.problem;
     if !is_useful(problem) {
-        return None;
+        return Vec::new();
     }
     let segments = |bytes: Bytes| bytes.get() / problem.segment;
     let (mut first, mut second) = (Vec::new(), Vec::new());
@@ -70,10 +75,16 @@ pub(super) fn exchanged_fair(request: &Request<'_>) -> Option<Vec<Amount>> {
         let place = member.fair.level2.iter().map(|(server, bytes)| (*server, Bytes::new(segments(*bytes))));
         second.push(place.collect());
     }
-    let mut shares = Shares::new(request, first, second);
-    shares.by_gain();
-    shares.evenly();
-    Some(shares.finished())
+    let nothing = (vec![0; first.len()], vec![Place::new(); first.len()]);
+    let starts = [(first, second), nothing];
+    let improved = |(first, second)| {
+        let mut shares = Shares::new(request, first, second);
+        shares.meet_targets();
+        shares.by_gain();
+        shares.evenly();
+        shares.finished()
+    };
+    starts.into_iter().map(improved).collect()
 }
 
 /// Takes what rounding put on top of a server from the largest shares.
@@ -287,7 +298,7 @@ impl<'a> Shares<'a> {
             for segments in steps.filter(|segments| (1..=room).contains(segments)) {
                 let gain = (now_ms - self.latency_ms(user, of_level(segments))) / member.fair_latency_ms;
                 let rate = gain / segments as f64;
-                if gain > NEGLIGIBLE * TOLERANCE && best.is_none_or(|(most, _)| rate > most) {
+                if gain > GAIN_MIN && best.is_none_or(|(most, _)| rate > most) {
                     best = Some((rate, (user, segments)));
                 }
             }

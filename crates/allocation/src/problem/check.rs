@@ -107,8 +107,8 @@ fn member(application: Application, latencies_ms: [f64; 3], first: &Names, secon
     };
     let level1 = find(&level1, first, "first")?;
     let latencies_ms = match latencies {
-        Some(own) => latencies_of(own, &format!("application {name}: "))?,
-        None => latencies_ms,
+        Some(own) if !planted(Bug::OwnLatenciesIgnored) => latencies_of(own, &format!("application {name}: "))?,
+        _ => latencies_ms,
     };
     if level2.is_empty() && !second.is_empty() {
         return invalid(format!("application {name} reaches no second-level server: name at least one"));
