@@ -46,8 +46,6 @@ surgetank_model::plant_bugs! {
         OwnLatenciesIgnored,
         /// No plan says that it changes more than allowed.
         ChangeUnsaid,
-        /// Solutions become whole segments by rounding up.
-        RoundedUp,
         /// Shared caches are divided as if all applications accessed them at one rate.
         RatesIgnored,
     }

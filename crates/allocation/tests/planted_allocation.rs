@@ -13,6 +13,7 @@ use surgetank_model::random::Random;
 type Run = fn(u64) -> Result<(), String>;
 
 const RUNS: &[(&str, Run, u64)] = &[
+    ("few segments", support::exhaustive::few_segments, 40),
     ("any scale", support::scales::run, 20),
     ("placement", support::placement::run, 2000),
     ("shared caches", support::curves::run, 100),

@@ -39,8 +39,7 @@ pub(super) struct Shares<'a> {
 /// touches the hull, where there are such below its shares.
 pub(super) fn rounded(request: &Request<'_>, built: &Built, solution: &Solution, is_moved: bool) -> Vec<Amount> {
     let problem = request.problem;
-    let near = if planted(Bug::RoundedUp) { 1.0 } else { NEAR };
-    let whole = |bytes: f64| (bytes / problem.segment as f64 + near).floor() as u64;
+    let whole = |bytes: f64| (bytes / problem.segment as f64 + NEAR).floor() as u64;
     let (mut first, mut second) = (Vec::new(), Vec::new());
     for (application, (x, y)) in built.shares(&solution.values).into_iter().enumerate() {
         let member = &problem.applications[application];
