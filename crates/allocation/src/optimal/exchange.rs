@@ -5,8 +5,8 @@ use super::round::Shares;
 use crate::plan::TOLERANCE;
 use crate::problem::{Estimate, Problem};
 
-/// So many latencies are computed at most: exchanges end where they are then.
-const LATENCIES_MAX: u32 = 100_000;
+/// So many latencies an application, and so many in all, are computed at most: exchanges end where they are then.
+const LATENCIES_MAX: (u32, u32) = (10_000, 200_000);
 
 /// Whole segments are a matter of exchanges if a server has fewer than this for each of its applications.
 const FEW: u64 = 1000;
@@ -41,7 +41,8 @@ impl Shares<'_> {
     /// Exchanges segments between pairs while that lowers Σ latency ÷ fair latency, or what is above targets.
     pub(super) fn exchange(&mut self) {
         let count = self.first.len();
-        let mut left = LATENCIES_MAX;
+        let (each, all) = LATENCIES_MAX;
+        let mut left = each.saturating_mul(count as u32).min(all);
         loop {
             let mut has_changed = false;
             for (giver, taker) in (0..count).flat_map(|a| (0..count).map(move |b| (a, b))).filter(|(a, b)| a != b) {
