@@ -17,14 +17,29 @@ use surgetank_model::random::Random;
 /// Points of a curve, as `mrc` gives them.
 const POINTS: u32 = 32;
 
+/// Which problem is solved.
+#[derive(Clone, Copy)]
+struct Case {
+    hierarchy: Hierarchy,
+    applications: u64,
+    servers: u64,
+    reached: u64,
+    /// MiB of the second level an application. With 100, less than of the first one, most of an inclusive hierarchy's applications
+    /// live on their first level alone.
+    second_mib: u64,
+    estimate: Estimate,
+}
+
 /// Applications on as many servers of both levels, each of which reaches `reached` second-level servers.
-fn problem(seed: u64, applications: u64, servers: u64, reached: u64, hierarchy: Hierarchy) -> Problem {
+fn problem(seed: u64, case: Case) -> Problem {
+    let Case { hierarchy, applications, servers, reached, second_mib, estimate } = case;
     let random = &mut Random::from_seed(seed);
     let named = |letter: &str, cache: u64| -> Vec<Server> {
         let server = |index| Server { name: format!("{letter}{index}"), cache: Bytes::from_mib(cache) };
         (0..servers).map(server).collect()
     };
-    let (level1, level2) = (named("io", 256 * applications / servers), named("st", 1024 * applications / servers));
+    let (level1, level2) =
+        (named("io", 256 * applications / servers), named("st", second_mib * applications / servers));
     let application = |index: u64| {
         let mut all: Vec<u64> = (0..servers).collect();
         random.shuffle(&mut all);
@@ -33,7 +48,7 @@ fn problem(seed: u64, applications: u64, servers: u64, reached: u64, hierarchy: 
             level1: format!("io{}", index % servers),
             level2: all.into_iter().take(reached as usize).map(|server| format!("st{server}")).collect(),
             latencies: None,
-            estimate: Estimate::Split,
+            estimate,
             slo: Slo::AboveFair([0.01, 0.02, 0.05, 0.08, 0.1][random.below(5) as usize]),
             model: Model::Curve(curve(random)),
             accesses_per_s: 1.0,
@@ -84,22 +99,32 @@ fn millis(work: impl FnOnce() -> Plan) -> (f64, Plan) {
 fn main() {
     let mut rows = Vec::new();
     let cases = [(4, 4, 4, 400), (4, 4, 2, 400), (64, 16, 4, 10), (512, 64, 64, 5), (512, 64, 8, 5), (512, 64, 2, 5)];
+    let mut all = Vec::new();
     for hierarchy in [Hierarchy::Exclusive, Hierarchy::Inclusive] {
         for (applications, servers, reached, runs) in cases {
-            let (mut total_ms, mut most_ms, mut speedup) = (0.0, 0.0_f64, 0.0);
-            for seed in 0..runs {
-                let problem = problem(seed, applications, servers, reached, hierarchy);
-                let (ms, plan) = millis(|| solve(&problem, None));
-                assert_eq!(verify(&problem, &plan), Ok(()));
-                speedup += plan.fair_speedup / runs as f64;
-                total_ms += ms;
-                most_ms = most_ms.max(ms);
-            }
-            rows.push(format!(
-                "  {{\"hierarchy\": \"{hierarchy:?}\", \"applications\": {applications}, \"servers\": {servers}, \"reached\": {reached}, \"mean_ms\": {:.2}, \"most_ms\": {most_ms:.2}, \"fair_speedup\": {speedup:.4}}}",
-                total_ms / runs as f64
-            ));
+            let estimate = Estimate::Split;
+            all.push((Case { hierarchy, applications, servers, reached, second_mib: 1024, estimate }, runs));
         }
+    }
+    let few = Case { second_mib: 100, ..all[all.len() - 1].0 };
+    all.extend([(Case { reached: 64, ..few }, 5), (few, 5), (Case { applications: 32, servers: 16, ..few }, 10)]);
+    let unsplit = Case { estimate: Estimate::Whole, ..all[0].0 };
+    all.extend([(unsplit, 100), (Case { applications: 64, servers: 16, ..unsplit }, 10)]);
+    for (case, runs) in all {
+        let (mut total_ms, mut most_ms, mut speedup) = (0.0, 0.0_f64, 0.0);
+        for seed in 0..runs {
+            let problem = problem(seed, case);
+            let (ms, plan) = millis(|| solve(&problem, None));
+            assert_eq!(verify(&problem, &plan), Ok(()));
+            speedup += plan.fair_speedup / runs as f64;
+            total_ms += ms;
+            most_ms = most_ms.max(ms);
+        }
+        let Case { hierarchy, applications, servers, reached, second_mib, estimate } = case;
+        rows.push(format!(
+            "  {{\"hierarchy\": \"{hierarchy:?}\", \"estimate\": \"{estimate:?}\", \"applications\": {applications}, \"servers\": {servers}, \"reached\": {reached}, \"second_mib\": {second_mib}, \"mean_ms\": {:.2}, \"most_ms\": {most_ms:.2}, \"fair_speedup\": {speedup:.4}}}",
+            total_ms / runs as f64
+        ));
     }
     println!("[\n{}\n]", rows.join(",\n"));
     for reached in [4, 2] {
@@ -109,7 +134,8 @@ fn main() {
 
 /// The paper's algorithm after its bootstrap and ten intervals, with latencies as the curves say.
 fn gap(reached: u64) -> Gap {
-    let problem = problem(7, 4, 4, reached, Hierarchy::Exclusive);
+    let (hierarchy, estimate) = (Hierarchy::Exclusive, Estimate::Split);
+    let problem = problem(7, Case { hierarchy, applications: 4, servers: 4, reached, second_mib: 1024, estimate });
     let plan = mlms::settled(&problem);
     assert_eq!(plan.basis, Basis::Mlms);
     Gap::of(&problem, &plan)

@@ -228,7 +228,7 @@ pub(crate) fn change(problem: &Problem, former: Option<&[Option<Amount>]>, now: 
 
 /// Whether one application's share of a level changes by more than the problem allows. Shares are whole segments, so a
 /// segment more is no change.
-pub(crate) fn changes_too_much(problem: &Problem, application: usize, before: &Amount, after: &Amount) -> bool {
+fn changes_too_much(problem: &Problem, application: usize, before: &Amount, after: &Amount) -> bool {
     let levels = [
         (before.level1, after.level1, problem.first_cache(problem.applications[application].level1)),
         (before.second(), after.second(), problem.reachable(application)),

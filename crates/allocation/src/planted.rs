@@ -40,6 +40,12 @@ surgetank_model::plant_bugs! {
         SurfaceRises,
         /// Combinations of shares are not compared with what servers have.
         CombinationsUnfiltered,
+        /// Applications that do not split their shares are planned and judged by their hulls.
+        EstimateIgnored,
+        /// All applications have the problem's latencies.
+        OwnLatenciesIgnored,
+        /// No plan says that it changes more than allowed.
+        ChangeUnsaid,
         /// Shared caches are divided as if all applications accessed them at one rate.
         RatesIgnored,
         /// A cache counts as small as it was when it was last seen, although it may have grown since.

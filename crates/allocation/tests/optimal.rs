@@ -28,6 +28,20 @@ fn ten_thousand_problems_are_feasible_when_the_program_on_paper_is() {
 }
 
 #[test]
+fn plans_in_few_segments_are_near_the_best_ones() {
+    for estimate in [Estimate::Split, Estimate::Whole] {
+        let costs: Vec<(f64, f64)> = (0..500)
+            .filter_map(|seed| {
+                support::exhaustive::in_segments(seed, estimate).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+            })
+            .collect();
+        let gaps: Vec<f64> = costs.iter().map(|(cost, least)| cost / least - 1.0).collect();
+        let (mean, most) = (gaps.iter().sum::<f64>() / gaps.len() as f64, gaps.iter().copied().fold(0.0, f64::max));
+        assert!(gaps.len() > 400 && mean < 1e-4 && most < 0.01, "{estimate:?}: {mean} on average, {most} at most");
+    }
+}
+
+#[test]
 fn the_plan_is_that_of_the_whole_program() {
     all(300, optimum::run);
 }

@@ -7,10 +7,14 @@ mod support;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use surgetank_allocation::planted::{Bug, plant};
+use surgetank_allocation::{solve, verify};
+use surgetank_model::random::Random;
 
 type Run = fn(u64) -> Result<(), String>;
 
 const RUNS: &[(&str, Run, u64)] = &[
+    ("few segments", support::exhaustive::few_segments, 40),
+    ("any scale", support::scales::run, 20),
     ("placement", support::placement::run, 2000),
     ("shared caches", support::curves::run, 100),
     ("promises", support::promises::run, 200),
@@ -26,6 +30,27 @@ fn shows(bug: Bug, run: Run, seed: u64) -> Option<String> {
     let failed = catch_unwind(AssertUnwindSafe(|| run(seed).err()));
     plant(None);
     failed.unwrap_or_else(|_| Some("an assertion fails".to_owned()))
+}
+
+/// Whatever is wrong with how plans are found, those that break a promise are not answers.
+#[test]
+fn a_plan_that_breaks_a_promise_is_no_answer() {
+    let bugs =
+        [Bug::CapacityPerApplication, Bug::CutsIgnored, Bug::BrokenPlanKept, Bug::WorsePlanKept, Bug::HullNotConvex];
+    for seed in 0..200 {
+        let random = &mut Random::from_seed(seed);
+        let [former, now] = [0, 1].map(|_| support::description(random, support::MEDIUM));
+        let former = solve(&support::problem(&former).expect("it is valid"), None);
+        for bug in bugs {
+            plant(Some(bug));
+            let problem = support::problem(&now).expect("it is valid");
+            let plans = [None, Some(&former)].map(|previous| solve(&problem, previous));
+            plant(None);
+            for plan in plans {
+                assert_eq!(verify(&problem, &plan), Ok(()), "seed {seed}, {bug:?}");
+            }
+        }
+    }
 }
 
 #[test]

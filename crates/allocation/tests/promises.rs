@@ -12,7 +12,7 @@ fn plans_keep_their_promises() {
 
 #[test]
 fn plans_keep_their_promises_at_any_scale() {
-    all(3000, support::scales::run);
+    all(1500, support::scales::run);
 }
 
 #[test]

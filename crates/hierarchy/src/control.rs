@@ -5,8 +5,8 @@ use std::time::Duration;
 use surgetank_allocation::hull::Hull;
 use surgetank_allocation::mlms::{Mlms, SAMPLES_MIN, Sample};
 use surgetank_allocation::{
-    Application, Basis, Description, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo, baselines,
-    confidence, solve,
+    Application, Basis, Description, Estimate, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo,
+    baselines, confidence, solve,
 };
 use surgetank_model::Bytes;
 use surgetank_mrc::Rate;
@@ -269,6 +269,8 @@ impl<'a> Controller<'a> {
                 name: self.case.sources[index].name.clone(),
                 level1: name("first", reach.level1),
                 level2: reach.level2.iter().map(|server| name("second", *server)).collect(),
+                latencies: None,
+                estimate: Estimate::Split,
                 slo: Slo::AboveFair(self.case.slos[index]),
                 model: Model::Curve(curve.clone()),
                 accesses_per_s: (measured[index].accesses as f64 / self.case.interval_s).max(1e-3),

@@ -36,9 +36,9 @@ mod table;
 pub use curve::{Curve, Point, spread_sizes};
 pub use exact::ExactLru;
 pub use online::{Access, Online, OnlineCurve};
+pub use resident::{Held, Resident};
 pub use sample::{Rate, RateError};
 pub use sampled::{Miniature, SampledLru};
-pub use resident::{Held, Resident};
 pub use simulation::{Policy, Simulation};
 
 /// Keys whose table entries are fetched ahead of use: enough to keep the memory busy, few enough to stay in the

@@ -3,13 +3,14 @@
 mod build;
 mod choose;
 mod cuts;
+mod exchange;
 mod infeasible;
 mod round;
 mod terms;
 
 use crate::baselines;
 use crate::lp::Failure;
-use crate::plan::{Fallback, Plan, change, changes_too_much};
+use crate::plan::{Change, Fallback, Plan, change};
 use crate::planted::{Bug, planted};
 use crate::problem::{Amount, Estimate, Problem};
 use crate::verify::{meets_targets, verify};
@@ -17,7 +18,7 @@ use crate::verify::{meets_targets, verify};
 pub(crate) use build::{Goal, Range};
 use build::{MARGIN_MAX, MARGIN_WEIGHT, Request};
 use choose::chosen;
-use round::rounded;
+use round::{exchanged, rounded};
 
 /// Measured violations in a row after which nobody trusts the models.
 const VIOLATIONS_MAX: u32 = 2;
@@ -38,7 +39,8 @@ pub fn solve(problem: &Problem, previous: Option<&Plan>) -> Plan {
     let former = previous.map(|plan| plan.amounts(problem));
     let plan = kept_promises(problem, former.as_deref(), planned(problem, former.as_deref()));
     let amounts: Vec<Amount> = plan.amounts(problem).into_iter().map(Option::unwrap_or_default).collect();
-    Plan { change: change(problem, former.as_deref(), &amounts), ..plan }
+    let change = change(problem, former.as_deref(), &amounts);
+    Plan { change: if planted(Bug::ChangeUnsaid) { Change::Within } else { change }, ..plan }
 }
 
 /// This plan, or, if it breaks a promise, the first that breaks none: the previous one, the fair share by the same promises, and
@@ -91,12 +93,9 @@ fn found(problem: &Problem, former: Option<&[Option<Amount>]>) -> Result<Plan, F
         let mut candidates = Vec::new();
         failure = tried(&request, &mut candidates).err().or(failure);
         // What the solver says is not all there is: the fair share meets every bound that is above it.
-        let fair = fair(problem);
-        let is_near = |(index, before): (usize, &Option<Amount>)| {
-            before.as_ref().is_none_or(|before| !changes_too_much(problem, index, before, &fair[index]))
-        };
-        if !is_bounded || former.is_some_and(|former| former.iter().enumerate().all(is_near)) {
-            candidates.push(fair);
+        candidates.push(fair(problem));
+        if is_bounded {
+            candidates.retain(|amounts| change(problem, former, amounts) == Change::Within);
         }
         let plans = candidates.into_iter().filter(|amounts| meets_targets(problem, amounts));
         let plans = plans.map(|amounts| Plan::planned(problem, &amounts));
@@ -125,6 +124,9 @@ fn tried(request: &Request<'_>, candidates: &mut Vec<Vec<Amount>>) -> Result<(),
     };
     if candidates.iter().any(is_as_said) {
         return Ok(());
+    }
+    if request.first.iter().all(Option::is_none) {
+        candidates.extend(exchanged(request));
     }
     let reserved = Request { is_reserved: true, ..*request };
     if let Ok((built, solution)) = chosen(&reserved) {

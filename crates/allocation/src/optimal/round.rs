@@ -6,6 +6,7 @@
 use surgetank_model::Bytes;
 
 use super::build::{Built, Range, Request, network};
+use super::exchange::is_useful;
 use crate::lp::Solution;
 use crate::placement::Place;
 use crate::plan::TOLERANCE;
@@ -21,12 +22,15 @@ const PARTS: u64 = 32;
 /// A part of a server that is so small is not worth the search for who gains most.
 const NEGLIGIBLE: f64 = 1e-6;
 
+/// Who gains less than so many fair latencies gains nothing.
+const GAIN_MIN: f64 = 1e-12;
+
 /// Shares in segments, and what is left.
-struct Shares<'a> {
-    request: &'a Request<'a>,
-    first: Vec<u64>,
-    /// By application, in each second-level server of the problem.
-    second: Vec<Place>,
+pub(super) struct Shares<'a> {
+    pub request: &'a Request<'a>,
+    pub first: Vec<u64>,
+    /// By application: segments of second-level servers.
+    pub second: Vec<Place>,
     first_left: Vec<u64>,
     second_left: Vec<u64>,
 }
@@ -53,16 +57,33 @@ pub(super) fn rounded(request: &Request<'_>, built: &Built, solution: &Solution,
     shares.meet_targets();
     shares.by_gain();
     shares.evenly();
-    if let Some(former) = request.former {
-        let in_segments = |amount: &Option<Amount>| {
-            let place = amount.iter().flat_map(|amount| &amount.level2);
-            place.map(|(server, bytes)| (*server, Bytes::new(bytes.get() / problem.segment))).collect()
-        };
-        let former: Vec<Place> = former.iter().map(in_segments).collect();
-        let wants: Vec<Bytes> = (0..shares.second.len()).map(|of| Bytes::new(shares.second_of(of))).collect();
-        shares.second = servers.place_most(&wants, Some(&former));
+    shares.finished()
+}
+
+/// Shares that no program has found: the fair share, and what is handed out to those who gain most of it if nobody has anything,
+/// both improved by exchanges. None where exchanges are of no use.
+pub(super) fn exchanged(request: &Request<'_>) -> Vec<Vec<Amount>> {
+    let problem = request.problem;
+    if !is_useful(problem) {
+        return Vec::new();
     }
-    shares.amounts()
+    let segments = |bytes: Bytes| bytes.get() / problem.segment;
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    for member in &problem.applications {
+        first.push(segments(member.fair.level1));
+        let place = member.fair.level2.iter().map(|(server, bytes)| (*server, Bytes::new(segments(*bytes))));
+        second.push(place.collect());
+    }
+    let nothing = (vec![0; first.len()], vec![Place::new(); first.len()]);
+    let starts = [(first, second), nothing];
+    let improved = |(first, second)| {
+        let mut shares = Shares::new(request, first, second);
+        shares.meet_targets();
+        shares.by_gain();
+        shares.evenly();
+        shares.finished()
+    };
+    starts.into_iter().map(improved).collect()
 }
 
 /// Takes what rounding put on top of a server from the largest shares.
@@ -116,6 +137,24 @@ impl<'a> Shares<'a> {
         Self { request, first, second, first_left, second_left }
     }
 
+    /// After exchanges, where they are of use: as near to former places as possible.
+    fn finished(mut self) -> Vec<Amount> {
+        let problem = self.request.problem;
+        if is_useful(problem) {
+            self.exchange();
+        }
+        if let Some(former) = self.request.former {
+            let in_segments = |amount: &Option<Amount>| {
+                let place = amount.iter().flat_map(|amount| &amount.level2);
+                place.map(|(server, bytes)| (*server, Bytes::new(bytes.get() / problem.segment))).collect()
+            };
+            let former: Vec<Place> = former.iter().map(in_segments).collect();
+            let wants: Vec<Bytes> = (0..self.second.len()).map(|of| Bytes::new(self.second_of(of))).collect();
+            self.second = network(problem, &problem.second_segments()).place_most(&wants, Some(&former));
+        }
+        self.amounts()
+    }
+
     fn amounts(&self) -> Vec<Amount> {
         let bytes = |segments: u64| Bytes::new(segments * self.request.problem.segment);
         let amount = |(first, place): (&u64, &Place)| Amount {
@@ -125,7 +164,7 @@ impl<'a> Shares<'a> {
         self.first.iter().zip(&self.second).map(amount).collect()
     }
 
-    fn second_of(&self, application: usize) -> u64 {
+    pub(super) fn second_of(&self, application: usize) -> u64 {
         self.second[application].iter().map(|(_, segments)| segments.get()).sum()
     }
 
@@ -141,11 +180,16 @@ impl<'a> Shares<'a> {
         range.map_or(u64::MAX, |(_, high)| ((high / self.request.problem.segment as f64) as u64).saturating_sub(has))
     }
 
-    fn first_room(&self, application: usize) -> u64 {
+    /// The least that a range allows, in segments.
+    pub(super) fn at_least(&self, range: Option<Range>) -> u64 {
+        range.map_or(0, |(low, _)| (low / self.request.problem.segment as f64).floor() as u64)
+    }
+
+    pub(super) fn first_room(&self, application: usize) -> u64 {
         self.room(self.request.first[application], self.first[application])
     }
 
-    fn second_room(&self, application: usize) -> u64 {
+    pub(super) fn second_room(&self, application: usize) -> u64 {
         self.room(self.request.second[application], self.second_of(application))
     }
 
@@ -154,7 +198,7 @@ impl<'a> Shares<'a> {
         self.first_left[self.request.problem.applications[application].level1] -= segments;
     }
 
-    fn give_second(&mut self, application: usize, server: usize, segments: u64) {
+    pub(super) fn give_second(&mut self, application: usize, server: usize, segments: u64) {
         if segments == 0 {
             return;
         }
@@ -164,6 +208,14 @@ impl<'a> Shares<'a> {
             Ok(at) => place[at].1 = Bytes::new(place[at].1.get() + segments),
             Err(at) => place.insert(at, (server, Bytes::new(segments))),
         }
+    }
+
+    pub(super) fn take_second(&mut self, application: usize, server: usize, segments: u64) {
+        self.second_left[server] += segments;
+        for (_, has) in self.second[application].iter_mut().filter(|(of, _)| *of == server) {
+            *has = Bytes::new(has.get() - segments);
+        }
+        self.second[application].retain(|(_, has)| *has > Bytes::ZERO);
     }
 
     /// Gives the least that is left to applications that are above their targets, of the first level if that is enough.
@@ -245,7 +297,7 @@ impl<'a> Shares<'a> {
             for segments in steps.filter(|segments| (1..=room).contains(segments)) {
                 let gain = (now_ms - self.latency_ms(user, of_level(segments))) / member.fair_latency_ms;
                 let rate = gain / segments as f64;
-                if gain > NEGLIGIBLE * TOLERANCE && best.is_none_or(|(most, _)| rate > most) {
+                if gain > GAIN_MIN && best.is_none_or(|(most, _)| rate > most) {
                     best = Some((rate, (user, segments)));
                 }
             }
@@ -254,12 +306,22 @@ impl<'a> Shares<'a> {
     }
 
     /// How many segments there are to the points of a curve whose application does not split its shares.
-    fn ways(&self, application: usize) -> Vec<u64> {
+    pub(super) fn ways(&self, application: usize) -> Vec<u64> {
         let problem = self.request.problem;
         let member = &problem.applications[application];
         let (Model::Curve(curve), Estimate::Whole) = (&member.model, member.estimate) else { return Vec::new() };
         let (first, second) = (self.first[application], self.second_of(application));
         let to = |at: f64, from: u64| ((at / problem.segment as f64).ceil() as u64).saturating_sub(from);
+        curve.points().iter().flat_map(|(at, _)| [to(*at, first), to(*at, second), to(*at, first + second)]).collect()
+    }
+
+    /// The same back to the points below, of first-level shares and of both levels together.
+    pub(super) fn ways_back(&self, application: usize) -> Vec<u64> {
+        let problem = self.request.problem;
+        let member = &problem.applications[application];
+        let (Model::Curve(curve), Estimate::Whole) = (&member.model, member.estimate) else { return Vec::new() };
+        let (first, second) = (self.first[application], self.second_of(application));
+        let to = |at: f64, from: u64| from.saturating_sub((at / problem.segment as f64).ceil() as u64);
         curve.points().iter().flat_map(|(at, _)| [to(*at, first), to(*at, second), to(*at, first + second)]).collect()
     }
 

@@ -130,8 +130,10 @@ fn member(
     };
     let level1 = find(&level1, first, "first", Setting::Level1)?;
     let latencies_ms = match latencies {
-        Some(own) => latencies_of(own, Subject::Application(index, Setting::Name), &format!("application {name}: "))?,
-        None => latencies_ms,
+        Some(own) if !planted(Bug::OwnLatenciesIgnored) => {
+            latencies_of(own, Subject::Application(index, Setting::Name), &format!("application {name}: "))?
+        }
+        _ => latencies_ms,
     };
     if level2.is_empty() && !second.is_empty() {
         let message = format!("application {name} reaches no second-level server: name at least one");

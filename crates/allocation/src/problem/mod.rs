@@ -275,7 +275,9 @@ impl Problem {
 
     /// The latency that a plan counts on: by the hull, if the application's shares are split.
     pub(crate) fn planned_ms(&self, application: usize, first: f64, second: f64) -> f64 {
-        self.latency_ms(application, first, second, self.applications[application].estimate)
+        let own = self.applications[application].estimate;
+        let estimate = if planted(Bug::EstimateIgnored) { Estimate::Split } else { own };
+        self.latency_ms(application, first, second, estimate)
     }
 
     /// The latency that an application is promised.

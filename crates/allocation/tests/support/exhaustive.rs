@@ -1,6 +1,6 @@
 //! All shares in whole grains, tried one after the other.
 
-use surgetank_allocation::{Description, solve};
+use surgetank_allocation::{Basis, Description, Estimate, solve};
 use surgetank_model::random::Random;
 
 use super::exact::{Question, exact};
@@ -23,7 +23,7 @@ fn costs(description: &Description, of: usize) -> Costs {
     let target_ms = naive::bound_ms(description, of) * (1.0 - application.margin);
     let at = |first: u64, second: u64| {
         let [first, second] = [first, second].map(|grains| (grains * GRAIN.get()) as f64);
-        let latency_ms = naive::latency_ms(description, of, first, second, true);
+        let latency_ms = naive::latency_ms(description, of, first, second, application.estimate == Estimate::Split);
         (latency_ms / fair_ms, latency_ms <= target_ms)
     };
     (0..=first_max).map(|first| (0..=second_max).map(|second| at(first, second)).collect()).collect()
@@ -141,6 +141,37 @@ pub fn decide(seed: u64) -> Result<(), String> {
     };
     let is_decided = plan.infeasible().is_some() || is_feasible;
     ensure(is_decided, || "it is not feasible, and has a plan".to_owned())
+}
+
+/// What a plan in whole segments costs, and what the best one costs, or none if no shares in whole segments meet all SLOs. The
+/// segment is a grain, so that all shares can be tried, by curves or by hulls.
+pub fn in_segments(seed: u64, estimate: Estimate) -> Result<Option<(f64, f64)>, String> {
+    let random = &mut Random::from_seed(seed);
+    let mut description = description(random, SMALL);
+    description.segment = GRAIN;
+    for application in &mut description.applications {
+        application.estimate = estimate;
+    }
+    if random.chance(0.3) {
+        description = with_absolute_bounds(description, 0.85 + 0.3 * random.unit());
+    }
+    let plan = solve(&problem(&description)?, None);
+    naive::check(&description, &plan)?;
+    let best = best(&description);
+    let cost = plan.shares.len() as f64 / plan.fair_speedup;
+    match (plan.basis == Basis::Optimal, best.bound) {
+        (true, Some(least)) => {
+            ensure(cost >= least * (1.0 - 1e-6), || format!("it costs {cost}, less than the least: {least}"))?;
+            Ok(Some((cost, least)))
+        }
+        (true, None) => Err("a plan was found where there is none".to_owned()),
+        (false, Some(least)) => Ok(Some((f64::INFINITY, least))),
+        (false, None) => Ok(None),
+    }
+}
+
+pub fn few_segments(seed: u64) -> Result<(), String> {
+    in_segments(seed, Estimate::Whole).map(drop)
 }
 
 pub fn run(seed: u64) -> Result<(), String> {

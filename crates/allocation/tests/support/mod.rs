@@ -64,7 +64,7 @@ pub fn description(random: &mut Random, extent: Extent) -> Description {
             name: format!("app{index}"),
             level1: level1[random.below(level1.len() as u64) as usize].name.clone(),
             level2: reached,
-            latencies: None,
+            latencies: random.chance(0.2).then(|| latencies(random)),
             estimate: Estimate::Split,
             slo: Slo::AboveFair(slo),
             model: Model::Curve(curve(random, 3 * extent.grains)),
@@ -74,13 +74,8 @@ pub fn description(random: &mut Random, extent: Extent) -> Description {
         }
     });
     let applications = applications.collect();
-    let [first, second, disk] = [50 + random.below(100), 500 + random.below(1000), 3000 + random.below(9000)];
     Description {
-        latencies: Latencies {
-            level1: Duration::from_micros(first),
-            level2: Duration::from_micros(second),
-            disk: Duration::from_micros(disk),
-        },
+        latencies: latencies(random),
         hierarchy: if random.chance(0.3) { Hierarchy::Inclusive } else { Hierarchy::Exclusive },
         level1,
         level2,
@@ -90,12 +85,19 @@ pub fn description(random: &mut Random, extent: Extent) -> Description {
     }
 }
 
+fn latencies(random: &mut Random) -> Latencies {
+    let times = [50 + random.below(100), 500 + random.below(1000), 3000 + random.below(9000)];
+    let [level1, level2, disk] = times.map(Duration::from_micros);
+    Latencies { level1, level2, disk }
+}
+
 /// A curve with points at multiples of the grain, with plateaus and cliffs.
 pub fn curve(random: &mut Random, end: u64) -> MissCurve {
     let mut sizes: Vec<u64> = (0..1 + random.below(6)).map(|_| 1 + random.below(end)).collect();
     sizes.sort_unstable();
     sizes.dedup();
-    let mut ratio = 1.0;
+    // Accesses to what was written a moment ago hit without any cache.
+    let mut ratio = if random.chance(0.2) { 0.3 + 0.7 * random.unit() } else { 1.0 };
     let mut points = vec![(Bytes::ZERO, ratio)];
     for size in sizes {
         ratio *= if random.chance(0.2) { 1.0 } else { 0.2 + 0.8 * random.unit() };

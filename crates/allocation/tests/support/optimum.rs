@@ -12,8 +12,6 @@ use super::{Extent, MEDIUM, description, ensure, naive, problem, with_absolute_b
 
 /// Σ latency ÷ fair latency of the best shares, or none if no shares meet all SLOs.
 fn optimum(description: &Description) -> Option<f64> {
-    let [t1, t2, t3] = [description.latencies.level1, description.latencies.level2, description.latencies.disk]
-        .map(|latency| latency.as_secs_f64() * 1e3);
     let mib = f64::from(1 << 20);
     let mut program = Problem::new(OptimizationDirection::Minimize);
     let mut of_first: BTreeMap<&str, Vec<(Variable, f64)>> = BTreeMap::new();
@@ -21,6 +19,7 @@ fn optimum(description: &Description) -> Option<f64> {
     let mut constant = 0.0;
     for (of, application) in description.applications.iter().enumerate() {
         let fair_ms = naive::fair_latency_ms(description, of);
+        let [t1, t2, t3] = naive::latencies_ms(description, of);
         let first = program.add_var(0.0, (0.0, f64::INFINITY));
         of_first.entry(&application.level1).or_default().push((first, 1.0));
         let mut both = vec![(first, 1.0)];

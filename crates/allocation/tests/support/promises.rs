@@ -112,8 +112,11 @@ fn independent_of_units(description: &Description, plan: &Plan) -> Result<(), St
             *latency *= 8;
         }
     }
-    for latency in [&mut larger.latencies.level1, &mut larger.latencies.level2, &mut larger.latencies.disk] {
-        *latency *= 8;
+    let own = larger.applications.iter_mut().filter_map(|application| application.latencies.as_mut());
+    for latencies in own.chain([&mut larger.latencies]) {
+        for latency in [&mut latencies.level1, &mut latencies.level2, &mut latencies.disk] {
+            *latency *= 8;
+        }
     }
     let other = solve(&problem(&larger)?, None);
     naive::check(&larger, &other)?;

@@ -60,7 +60,10 @@ fn read(machine: &Machine, device: &str, hot: &AtomicU64, over: &AtomicBool) {
             }
             hot => random.below(hot / BLOCK) * BLOCK,
         };
-        assert!(nbd.read(at, BLOCK as usize).unwrap() == pattern(at, 1, BLOCK as usize), "{device} reads something else");
+        assert!(
+            nbd.read(at, BLOCK as usize).unwrap() == pattern(at, 1, BLOCK as usize),
+            "{device} reads something else"
+        );
     }
 }
 
