@@ -342,7 +342,7 @@ fn every_mistake_is_one_sentence_with_its_place() {
         (
             "[[server.level2]]\nname = \"st1\"\ncache = \"200 MiB\"\n",
             "",
-            "there is no second-level server: name at least one",
+            "application A uses the second-level server st1, which is not there",
         ),
         (
             "[[server.level1]]\nname = \"io1\"\ncache = \"100 MiB\"\n",

@@ -32,7 +32,7 @@ fn config(machine: &Machine) -> Config {
         }
         text += &format!(
             "[device.{name}]\nbacking = \"{root}/{name}\"\nexport = \"nbd\"\nthrottle = true\n\
-             backing_limits = {{ bandwidth = \"400 MiB/s\", iops = 1000 }}\n\
+             backing_limits = {{ bandwidth = \"400 MiB/s\", iops = \"1000 IOPS\" }}\n\
              [device.{name}.read_cache]\nvolume_type = \"tiny\"\nmembers = 1\nmember_size = \"32 MiB\"\nthrottle = false\n"
         );
     }

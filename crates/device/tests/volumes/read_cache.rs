@@ -271,7 +271,7 @@ fn a_cache_grows_and_shrinks_and_members_keep_nothing_of_what_it_lost() {
             model.check_all();
         }
     });
-    let goes_on = || {
+    let serve_on = || {
         let begun = rounds.load(Ordering::Relaxed);
         while rounds.load(Ordering::Relaxed) < begun + 20 && !server.is_finished() {
             thread::yield_now();
@@ -279,7 +279,7 @@ fn a_cache_grows_and_shrinks_and_members_keep_nothing_of_what_it_lost() {
     };
     let held = || handle.observe(SOON).expect("it is served").status.held_bytes;
     let on_disk = || (0..2).map(|id| std::fs::metadata(path(id)).unwrap().blocks() * 512).sum::<u64>();
-    goes_on();
+    serve_on();
     for limit in [2 * MEMBER, MEMBER, 10 * u64::from(SEGMENT), 0, MEMBER / 2, 2 * MEMBER, 5 * u64::from(SEGMENT)] {
         let before = held();
         _ = handle.take_events();
@@ -290,7 +290,7 @@ fn a_cache_grows_and_shrinks_and_members_keep_nothing_of_what_it_lost() {
                 thread::yield_now();
             }
         }
-        goes_on();
+        serve_on();
         let (held, on_disk) = (held(), on_disk());
         // A file system counts the blocks of its own that name those of a file.
         let on_disk = on_disk.saturating_sub(2 * 8192);
