@@ -142,7 +142,7 @@ slo = "2 ms"
                 ("slo = 0.1", "slo = nan", "slo is nan: write how far"),
                 ("slo = \"2 ms\"", "slo = \"0 s\"", "slo is 0 s: every read takes time"),
                 ("slo = \"2 ms\"", "slo = -1", "slo is -1: write how far"),
-                ("cache = \"1 GiB\"", "cache = \"7 MiB\"", "and 2 read caches need 8.0 MiB"),
+                ("cache = \"1 GiB\"", "cache = \"7 MiB\"", "and 2 read caches need 8 MiB"),
                 ("slo = \"2 ms\"", "slo = \"2\"", "s.toml:"),
                 ("interval = \"10 s\"", "interval = \"10 ms\"", "interval"),
                 ("interval = \"10 s\"", "intervall = \"10 s\"", "did you mean \"interval\""),
