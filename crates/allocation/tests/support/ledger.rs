@@ -14,8 +14,8 @@ pub fn run(seed: u64) -> Result<(), String> {
     let mut random = Random::from_seed(seed);
     let mut ledger = Ledger::new(Bytes::new(BUDGET));
     let mut held = [0_u64; 4];
-    for _ in 0..4 {
-        let weights: Vec<u64> = NAMES.iter().map(|_| random.below(50)).collect();
+    for _ in 0..8 {
+        let weights: Vec<u64> = NAMES.iter().map(|_| random.below(100)).collect();
         let all: u64 = weights.iter().sum();
         let plan: BTreeMap<String, Bytes> = NAMES
             .iter()
@@ -23,12 +23,14 @@ pub fn run(seed: u64) -> Result<(), String> {
             .map(|(name, weight)| ((*name).to_owned(), Bytes::new(weight * BUDGET / all.max(BUDGET))))
             .collect();
         ledger.aim(&plan);
-        for _ in 0..60 {
+        for _ in 0..random.below(30) {
             ledger.step(Bytes::new(1 + random.below(20)));
             for (name, held) in NAMES.iter().zip(&mut held) {
                 let limit = ledger.limit(name).get();
                 *held = match *held < limit {
-                    true => *held + random.below(limit - *held + 1),
+                    // Filled in no time, or hardly used.
+                    true if random.chance(0.2) => *held + random.below(limit - *held + 1),
+                    true => *held,
                     false => *held - (*held - limit).min(random.below(9)),
                 };
             }
@@ -40,6 +42,10 @@ pub fn run(seed: u64) -> Result<(), String> {
             if random.chance(0.7) {
                 NAMES.iter().zip(held).for_each(|(name, held)| ledger.holds(name, Bytes::new(held)));
             }
+        }
+        // Another plan comes before this one is reached.
+        if random.chance(0.6) {
+            continue;
         }
         for _ in 0..60 {
             ledger.step(Bytes::new(20));
