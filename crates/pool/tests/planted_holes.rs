@@ -37,7 +37,8 @@ fn shows(bug: Bug) -> Option<String> {
 #[test]
 fn every_planted_bug_is_found() {
     for bug in Bug::ALL {
-        let what = shows(*bug).unwrap_or_else(|| panic!("{bug:?} is not found"));
+        // Which of two threads comes first decides whether some of them show.
+        let what = (0..5).find_map(|_| shows(*bug)).unwrap_or_else(|| panic!("{bug:?} is not found"));
         println!("{bug:?}: {}", what.chars().take(160).collect::<String>());
     }
 }
