@@ -116,6 +116,7 @@ fn with_line(section: &str, more: &str) -> Config {
         ("", ""),
         provider,
         ("[machine]", ""),
+        ("[allocation]", "cache = \"1 GiB\""),
         ("[array.data]", "members = 2\nmember_size = \"1 GiB\""),
         ("[device.data]", "backing = \"/dev/vdb\""),
         ("[device.data.backing_limits]", "bandwidth = \"33 MiB/s\""),
