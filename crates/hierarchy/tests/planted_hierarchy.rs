@@ -4,10 +4,8 @@
 
 mod support;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use support::{caches, cases, ratios};
-use surgetank_hierarchy::planted::{Bug, plant};
+use surgetank_hierarchy::planted::{Bug, shows};
 
 type Run = fn(u64) -> Result<(), String>;
 
@@ -22,20 +20,12 @@ const RUNS: &[(&str, Run, u64)] = &[
     ("cases", cases::run, 3),
 ];
 
-/// How a run fails with the bug awake.
-fn shows(bug: Bug, run: Run, seed: u64) -> Option<String> {
-    plant(Some(bug));
-    let failed = catch_unwind(AssertUnwindSafe(|| run(seed).err()));
-    plant(None);
-    failed.unwrap_or_else(|_| Some("an assertion fails".to_owned()))
-}
-
 #[test]
 fn every_planted_bug_is_found() {
     let mut missed = Vec::new();
     for bug in Bug::ALL {
         let found = RUNS.iter().find_map(|(name, run, count)| {
-            (0..*count).find_map(|seed| shows(*bug, *run, seed).map(|how| (name, seed, how)))
+            (0..*count).find_map(|seed| shows(*bug, || run(seed)).map(|how| (name, seed, how)))
         });
         match found {
             Some((name, seed, how)) => println!("{bug:?}: {name}, seed {seed}: {how}"),

@@ -34,6 +34,15 @@ macro_rules! plant_bugs {
             AWAKE.set(bug);
         }
 
+        /// How a run fails, or panics, with a bug awake; `None`: it does neither.
+        #[cfg(feature = "planted-bugs")]
+        pub fn shows(bug: $bug, run: impl FnOnce() -> Result<(), String>) -> Option<String> {
+            plant(Some(bug));
+            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run().err()));
+            plant(None);
+            failed.unwrap_or_else(|_| Some("an assertion fails".to_owned()))
+        }
+
         /// Whether a bug is awake.
         #[cfg(feature = "planted-bugs")]
         pub(crate) fn planted(bug: $bug) -> bool {

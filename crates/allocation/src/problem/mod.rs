@@ -5,6 +5,7 @@ mod check;
 use std::time::Duration;
 
 use surgetank_model::Bytes;
+use surgetank_model::units::Span;
 
 use crate::curve::MissCurve;
 use crate::hull::Hull;
@@ -96,6 +97,28 @@ pub enum Slo {
     AboveFair(f64),
     /// At most this.
     Latency(Duration),
+}
+
+impl Slo {
+    /// What a file says: a number, which is how far above the fair share a latency may be, or a latency with its unit. Whether that can be
+    /// promised is not judged.
+    ///
+    /// # Errors
+    /// What it is instead: one sentence.
+    pub fn read(value: &toml::Value) -> Result<Self, String> {
+        match value {
+            toml::Value::Float(above) => Ok(Self::AboveFair(*above)),
+            toml::Value::Integer(above) => Ok(Self::AboveFair(*above as f64)),
+            toml::Value::String(text) => text.parse::<Span>().map(|latency| Self::Latency(latency.0)).map_err(|error| {
+                format!(
+                    "{error}; an SLO without a unit is how far above the fair share a latency may be, such as 0.05, without quotes"
+                )
+            }),
+            other => Err(format!(
+                "{other} is no SLO: write how far above the fair share a latency may be, such as 0.05, or a latency, such as \"2 ms\""
+            )),
+        }
+    }
 }
 
 /// What an application's latency depends on.

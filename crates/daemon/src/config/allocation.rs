@@ -40,25 +40,16 @@ pub(super) struct RawAllocation {
 pub(super) fn check_slo(source: &Source, slo: Option<&Spanned<Value>>) -> Result<Option<Slo>, ConfigError> {
     let Some(slo) = slo else { return Ok(None) };
     let refused = |message: String| source.at(Some(slo.span()), message);
-    let above = match slo.get_ref() {
-        Value::Float(above) => *above,
-        Value::Integer(above) => *above as f64,
-        Value::String(text) => {
-            let latency = text.parse::<Span>().map_err(|error| refused(error.to_string()))?.0;
-            if latency.is_zero() {
-                return Err(refused("slo is 0 s: every read takes time, so write a latency above zero".to_owned()));
-            }
-            return Ok(Some(Slo::Latency(latency)));
+    match Slo::read(slo.get_ref()).map_err(refused)? {
+        Slo::Latency(latency) if latency.is_zero() => {
+            Err(refused("slo is 0 s: every read takes time, so write a latency above zero".to_owned()))
         }
-        _ => f64::NAN,
-    };
-    if above > 0.0 && above.is_finite() {
-        return Ok(Some(Slo::AboveFair(above)));
+        Slo::AboveFair(above) if !(above > 0.0 && above.is_finite()) => Err(refused(format!(
+            "slo is {}: write how far above that of a fair share the latency may be, such as 0.05, or a latency, such as \"2 ms\"",
+            slo.get_ref()
+        ))),
+        slo => Ok(Some(slo)),
     }
-    Err(refused(format!(
-        "slo is {}: write how far above that of a fair share the latency may be, such as 0.05, or a latency, such as \"2 ms\"",
-        slo.get_ref()
-    )))
 }
 
 impl RawAllocation {

@@ -23,7 +23,7 @@ use surgetank_device::volume::read_cache::{ReadCacheHandle, ReadCacheVolume};
 use surgetank_rental::read_cache::device_tag;
 
 use self::manager::{Manager, Start};
-use self::sharing::Shares;
+use self::sharing::{Lease, Shares};
 use self::status::{ReadCacheStatus, ShareStatus};
 use self::store::Store;
 use crate::arrays::Context;
@@ -65,9 +65,9 @@ pub struct ReadCaches(Arc<Inner>);
 
 /// The cache over the backing volume of a device that is served. The volumes are closed when it ends.
 pub(crate) struct Served {
-    device: String,
-    caches: ReadCaches,
     inbox: Sender<Message>,
+    /// Its part of what all share.
+    _lease: Option<Lease>,
     /// To ask it.
     pub handle: ReadCacheHandle,
 }
@@ -76,9 +76,6 @@ impl Drop for Served {
     fn drop(&mut self) {
         // The daemon may have ended.
         let _ = self.inbox.send(Message::Closed);
-        if let Some(shares) = &self.caches.0.shares {
-            shares.closed(&self.device);
-        }
     }
 }
 
@@ -135,13 +132,10 @@ impl ReadCaches {
         let (mut cache, handle) = ReadCacheVolume::new(backing, engine)
             .map_err(|error| format!("device {device} cannot have a read cache: {error}"))?;
         cache.set_timeout(config.timeout);
-        if let Some(shares) = &self.0.shares {
-            cache.share(shares.serve(device, handle.clone()));
-        }
+        let lease = self.0.shares.as_ref().map(|shares| shares.serve(device, &mut cache, &handle));
         let gone = |_| "the read cache is not looked after any more: the daemon ends".to_owned();
         inbox.send(Message::Serve(handle.clone())).map_err(gone)?;
-        let served = Served { device: device.to_owned(), caches: self.clone(), inbox: inbox.clone(), handle };
-        Ok((Box::new(cache), Some(served)))
+        Ok((Box::new(cache), Some(Served { inbox: inbox.clone(), _lease: lease, handle })))
     }
 
     /// How that of a device stands; `None`: it has none.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use surgetank_allocation::{MissCurve, Observed, Sharer, Sharing};
-use surgetank_device::volume::read_cache::{Observation, ReadCacheHandle};
+use surgetank_device::volume::read_cache::{Observation, ReadCacheHandle, ReadCacheVolume};
 use surgetank_model::Bytes;
 use surgetank_readcache::engine::SEGMENT_DEFAULT;
 
@@ -24,6 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// A cache that serves.
 #[derive(Clone)]
 struct Served {
+    lease: u64,
     handle: ReadCacheHandle,
     /// What was observed at the end of the last interval.
     former: Observation,
@@ -32,6 +33,25 @@ struct Served {
 struct State {
     sharing: Sharing,
     served: BTreeMap<String, Served>,
+    /// Leases so far.
+    leases: u64,
+}
+
+/// A device is served over its cache as long as this is there.
+pub(super) struct Lease {
+    state: Arc<Mutex<State>>,
+    device: String,
+    number: u64,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut state = guard(&self.state);
+        // The device may be served again already.
+        if state.served.get(&self.device).is_some_and(|served| served.lease == self.number) {
+            state.served.remove(&self.device);
+        }
+    }
 }
 
 /// What all read caches share.
@@ -57,7 +77,7 @@ impl Shares {
         };
         let sharers = config.devices.iter().filter_map(sharer).collect();
         let sharing = Sharing::new(cache, Bytes::new(SEGMENT_DEFAULT.into()), sharers);
-        let state = Arc::new(Mutex::new(State { sharing, served: BTreeMap::new() }));
+        let state = Arc::new(Mutex::new(State { sharing, served: BTreeMap::new(), leases: 0 }));
         let (stop, stopped) = crossbeam_channel::bounded(0);
         let of_thread = state.clone();
         let spawned = std::thread::Builder::new()
@@ -67,16 +87,15 @@ impl Shares {
         Some(Self { state, stop: Some(stop), thread: spawned.ok() })
     }
 
-    /// A device is served over its cache: what that may have.
-    pub fn serve(&self, device: &str, handle: ReadCacheHandle) -> u64 {
+    /// A device is to be served over this cache, which has its part from now on.
+    pub fn serve(&self, device: &str, cache: &mut ReadCacheVolume, handle: &ReadCacheHandle) -> Lease {
         let mut state = guard(&self.state);
-        state.served.insert(device.to_owned(), Served { handle, former: Observation::default() });
-        state.sharing.limit(device).get()
-    }
-
-    /// It is not served any more.
-    pub fn closed(&self, device: &str) {
-        guard(&self.state).served.remove(device);
+        state.leases += 1;
+        let number = state.leases;
+        let served = Served { lease: number, handle: handle.clone(), former: Observation::default() };
+        state.served.insert(device.to_owned(), served);
+        cache.share(state.sharing.limit(device).get());
+        Lease { state: self.state.clone(), device: device.to_owned(), number }
     }
 
     /// What a device has of what all share.
@@ -109,33 +128,38 @@ impl Drop for Shares {
 
 fn run(state: &Mutex<State>, interval: Duration, stop: &Receiver<()>) {
     let step = (interval / STEPS).clamp(STEP.0, STEP.1);
-    let mut planned = Instant::now();
+    let (mut planned, mut told) = (Instant::now(), None);
     while stop.recv_timeout(step) == Err(RecvTimeoutError::Timeout) {
         if planned.elapsed() >= interval {
             planned = Instant::now();
-            plan(state);
+            let reason = plan(state);
+            if reason != told {
+                match &reason {
+                    Some(why) => tracing::warn!(why, "read caches have equal parts"),
+                    None => tracing::info!("read caches have the parts that were planned"),
+                }
+                told = reason;
+            }
         }
         go_on(state);
     }
 }
 
-/// An interval has ended. Caches are asked without the lock, since one may take its time.
-fn plan(state: &Mutex<State>) {
+/// An interval has ended. Caches are asked without the lock, since one may take its time. Why equal parts are all there is, if they are.
+fn plan(state: &Mutex<State>) -> Option<String> {
     let served = guard(state).served.clone();
     let mut observed = BTreeMap::new();
-    for (name, Served { handle, former }) in served {
+    for (name, Served { lease, handle, former }) in served {
         let Some(observation) = handle.observe(TIMEOUT) else { continue };
         observed.insert(name.clone(), of_interval(&observation, &former));
-        if let Some(served) = guard(state).served.get_mut(&name) {
+        if let Some(served) = guard(state).served.get_mut(&name).filter(|served| served.lease == lease) {
             served.former = observation;
         }
     }
     let mut state = guard(state);
     state.sharing.end_interval(&observed);
-    match state.sharing.reason() {
-        Some(why) => tracing::warn!(why, "read caches have equal parts"),
-        None => tracing::debug!(plan = ?state.sharing.plan(), "read caches share"),
-    }
+    tracing::debug!(plan = ?state.sharing.plan(), "read caches share");
+    state.sharing.reason()
 }
 
 fn of_interval(now: &Observation, former: &Observation) -> Observed {

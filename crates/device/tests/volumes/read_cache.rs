@@ -203,6 +203,44 @@ fn a_read_that_a_member_does_not_answer_goes_to_the_backing_volume_and_its_late_
     assert!(bytes(&first) == expected[..4096]);
 }
 
+/// A thread that reads and writes a cache, and checks all of it in the end.
+struct Server {
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Server {
+    fn start(mut cache: ReadCacheVolume) -> Self {
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let thread = thread::spawn({
+            let (stop, rounds) = (stop.clone(), rounds.clone());
+            move || {
+                let mut model = Model::new(&mut cache, 4);
+                while !stop.load(Ordering::Relaxed) {
+                    model.round();
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+                model.check_all();
+            }
+        });
+        Self { stop, rounds, thread }
+    }
+
+    /// Waits until it has gone through so many rounds more.
+    fn go_through(&self, count: u64) {
+        let begun = self.rounds.load(Ordering::Relaxed);
+        while self.rounds.load(Ordering::Relaxed) < begun + count && !self.thread.is_finished() {
+            thread::yield_now();
+        }
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+    }
+}
+
 /// Members come and go while another thread reads and writes, and every one comes back.
 #[test]
 fn members_are_swapped_from_another_thread() {
@@ -213,37 +251,22 @@ fn members_are_swapped_from_another_thread() {
         Box::new(FileVolume::open(path, Options { logical_block: Some(512), ..Options::default() }).unwrap())
     };
     let members = (0..2).map(|id| member(id, file(format!("member {id}"), MEMBER))).collect();
-    let (mut cache, handle) = new(file("backing".to_owned(), SIZE), members);
-    let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let server = thread::spawn({
-        let (stop, rounds) = (stop.clone(), rounds.clone());
-        move || {
-            let mut model = Model::new(&mut cache, 4);
-            while !stop.load(Ordering::Relaxed) {
-                model.round();
-                rounds.fetch_add(1, Ordering::Relaxed);
-            }
-            model.check_all();
-        }
-    });
+    let (cache, handle) = new(file("backing".to_owned(), SIZE), members);
+    let server = Server::start(cache);
     for id in 2..12 {
         assert_eq!(handle.remove(MemberId(id - 2)).wait(SOON), Some(Ok(())));
         assert_eq!(handle.add(member(id, file(format!("member {id}"), MEMBER))).wait(SOON), Some(Ok(())));
-        let begun = rounds.load(Ordering::Relaxed);
-        while rounds.load(Ordering::Relaxed) < begun + 5 && !server.is_finished() {
-            thread::yield_now();
-        }
+        server.go_through(5);
     }
     let small = handle.add(member(50, file("small".to_owned(), 4096))).wait(SOON);
     assert!(small.is_some_and(|answer| answer.is_err_and(|refusal| refusal.0.contains(": use a larger one"))));
     let (mut released, until) = (Vec::new(), std::time::Instant::now() + SOON);
     // The last one may have I/Os in flight.
-    while released.len() < 11 && std::time::Instant::now() < until && !server.is_finished() {
+    while released.len() < 11 && std::time::Instant::now() < until && !server.thread.is_finished() {
         released.extend(handle.take_released().iter().map(|member| member.id.0));
         thread::yield_now();
     }
-    stop.store(true, Ordering::Relaxed);
-    server.join().unwrap();
+    server.stop();
     released.sort_unstable();
     assert_eq!(released, [(0..10).collect(), vec![50]].concat());
     assert!(handle.remove(MemberId(10)).wait(SOON).is_some_and(|answer| answer.is_err()), "it was closed");
@@ -258,28 +281,11 @@ fn a_cache_grows_and_shrinks_and_members_keep_nothing_of_what_it_lost() {
         std::fs::File::create(path(id)).unwrap().set_len(MEMBER).unwrap();
         Box::new(FileVolume::open(path(id), Options { logical_block: Some(512), ..Options::default() }).unwrap())
     };
-    let (mut cache, handle) = new(backing(&Faults::new(1).unwrap()), (0..2).map(|id| member(id, file(id))).collect());
-    let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let server = thread::spawn({
-        let (stop, rounds) = (stop.clone(), rounds.clone());
-        move || {
-            let mut model = Model::new(&mut cache, 4);
-            while !stop.load(Ordering::Relaxed) {
-                model.round();
-                rounds.fetch_add(1, Ordering::Relaxed);
-            }
-            model.check_all();
-        }
-    });
-    let serve_on = || {
-        let begun = rounds.load(Ordering::Relaxed);
-        while rounds.load(Ordering::Relaxed) < begun + 20 && !server.is_finished() {
-            thread::yield_now();
-        }
-    };
+    let (cache, handle) = new(backing(&Faults::new(1).unwrap()), (0..2).map(|id| member(id, file(id))).collect());
+    let server = Server::start(cache);
     let held = || handle.observe(SOON).expect("it is served").status.held_bytes;
     let on_disk = || (0..2).map(|id| std::fs::metadata(path(id)).unwrap().blocks() * 512).sum::<u64>();
-    serve_on();
+    server.go_through(20);
     for limit in [2 * MEMBER, MEMBER, 10 * u64::from(SEGMENT), 0, MEMBER / 2, 2 * MEMBER, 5 * u64::from(SEGMENT)] {
         let before = held();
         _ = handle.take_events();
@@ -290,7 +296,7 @@ fn a_cache_grows_and_shrinks_and_members_keep_nothing_of_what_it_lost() {
                 thread::yield_now();
             }
         }
-        serve_on();
+        server.go_through(20);
         let (held, on_disk) = (held(), on_disk());
         // A file system counts the blocks of its own that name those of a file.
         let on_disk = on_disk.saturating_sub(2 * 8192);
@@ -298,7 +304,6 @@ fn a_cache_grows_and_shrinks_and_members_keep_nothing_of_what_it_lost() {
     }
     let observed = handle.observe(SOON).expect("it is served");
     assert!(observed.reads.count > 0 && observed.member_reads.count > 0 && observed.backing_reads.count > 0);
-    stop.store(true, Ordering::Relaxed);
-    server.join().unwrap();
+    server.stop();
     assert_eq!(handle.observe(SOON), None, "it was closed");
 }

@@ -98,19 +98,7 @@ struct RawSlo(Slo);
 
 impl<'de> Deserialize<'de> for RawSlo {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match toml::Value::deserialize(deserializer)? {
-            toml::Value::Float(above) => Ok(Self(Slo::AboveFair(above))),
-            toml::Value::Integer(above) => Ok(Self(Slo::AboveFair(above as f64))),
-            toml::Value::String(text) => match text.parse::<Span>() {
-                Ok(latency) => Ok(Self(Slo::Latency(latency.0))),
-                Err(error) => Err(D::Error::custom(format_args!(
-                    "{error}; an SLO without a unit is how far above the fair share a latency may be, such as 0.05, without quotes"
-                ))),
-            },
-            other => Err(D::Error::custom(format_args!(
-                "{other} is no SLO: write how far above the fair share a latency may be, such as 0.05, or a latency, such as \"2 ms\""
-            ))),
-        }
+        Slo::read(&toml::Value::deserialize(deserializer)?).map(Self).map_err(D::Error::custom)
     }
 }
 
