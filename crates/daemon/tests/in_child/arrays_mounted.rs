@@ -23,6 +23,8 @@ const WRITERS: u64 = 3;
 const COLD: usize = 30 << 20;
 /// What the test of planted bugs looks for in what a failed run says.
 const FINDINGS: [&str; 4] = ["cold bytes are lost", "are not Mark", "e2fsck", "mount [\"/dev/loop"];
+/// Whether a kill meets a bug is a matter of luck: on a busy machine one campaign of six met none.
+const CAMPAIGNS: usize = 6;
 
 fn configured() -> Machine {
     let machine = Machine::new();
@@ -163,14 +165,21 @@ fn planted_bugs_of_copies_are_found_under_a_mounted_file_system() {
         return;
     }
     for bug in ["JoiningCounts", "WriteBehindCursor"] {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "--nocapture"]);
-        command.arg("arrays_mounted::kills_in_copies_under_a_mounted_file_system_keep_everything_that_was_synced");
-        // Whether a kill meets the bug is a matter of luck: of sixteen campaigns with the usual number of kills, one met none.
-        let ended = command.env(PLANT, bug).env("SURGETANK_KILLS", "24").stdin(Stdio::null()).output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        let finding = said.lines().find(|line| FINDINGS.iter().any(|finding| line.contains(finding)));
-        assert!(!ended.status.success(), "{bug} was not found: {said}");
-        eprintln!("{bug}: {}", finding.unwrap_or_else(|| panic!("{bug} was found otherwise: {said}")));
+        eprintln!(
+            "{bug}: {}",
+            (0..CAMPAIGNS).find_map(|_| found(bug)).unwrap_or_else(|| panic!("{bug} was not found"))
+        );
     }
+}
+
+/// What a campaign of kills finds with this bug, if it meets the bug.
+fn found(bug: &str) -> Option<String> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "--nocapture"]);
+    command.arg("arrays_mounted::kills_in_copies_under_a_mounted_file_system_keep_everything_that_was_synced");
+    let ended = command.env(PLANT, bug).env("SURGETANK_KILLS", "24").stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let finding = said.lines().find(|line| FINDINGS.iter().any(|finding| line.contains(finding)));
+    assert!(ended.status.success() || finding.is_some(), "{bug} was found otherwise: {said}");
+    finding.map(str::to_owned)
 }
