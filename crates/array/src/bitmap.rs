@@ -39,6 +39,7 @@ impl Bits {
         }
     }
 
+    #[cfg(test)]
     pub fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
@@ -193,6 +194,7 @@ impl Bitmap {
         }
     }
 
+    #[cfg(debug_assertions)]
     pub fn is_kind(&self, kind: Kind) -> bool {
         self.kind == kind
     }

@@ -18,6 +18,7 @@ use super::member::{Member, Record, Role, Stage};
 use super::{Engine, Event, RETRY_AFTER};
 use crate::bitmap::Bitmap;
 use crate::effect::Target;
+#[cfg(debug_assertions)]
 use crate::format::Kind;
 use crate::geometry::Geometry;
 use crate::planted::{Bug, planted};
