@@ -290,7 +290,10 @@ fn kills_while_files_are_drained_early_lose_no_byte() {
                 kills += 1;
             }
             while let Some(written) = writers.join_next().await {
-                let (path, content) = written.unwrap().unwrap_or_else(|error| panic!("run {seed}: {error}"));
+                let (path, content) = match written.unwrap() {
+                    Ok(written) => written,
+                    Err(error) => panic!("run {seed}: {error}: {:?}", client.status().await),
+                };
                 same(&path, &read(&client, &path).await.unwrap(), &content);
                 drained(&pool, &client, &path, &content).await;
             }
