@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use surgetank_pool_core::locks::{Lock, Range};
 use surgetank_pool_core::meta::value::Attributes;
@@ -525,6 +525,21 @@ impl Filesystem for PoolFilesystem {
     ) {
         let Some(how) = Allocate::of(mode) else { return reply.error(Errno::EOPNOTSUPP) };
         self.answer(async move |tree| empty(reply, tree.allocate(handle.0, (offset, length), how).await));
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _input: &[u8],
+        _output: u32,
+        reply: ReplyIoctl,
+    ) {
+        // Programs ask whether a file is a terminal.
+        reply.error(Errno::ENOTTY);
     }
 
     fn lseek(&self, _r: &Request, _inode: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {

@@ -49,6 +49,8 @@ pub mod writers {
             ReplacedWithdrawn,
             /// What was dropped is looked for only where it is to lie from now on.
             ReplacedForgotten,
+            /// Copies in the place of those that committed chunks have lost keep their room until the session ends.
+            RestoredStays,
             /// Any number of bytes waits for a commit.
             UncommittedUnbounded,
             /// Chunks of any number of groups wait for a commit.

@@ -26,6 +26,7 @@ const fn finds(bug: Bug) -> Test {
         Bug::ReplacedWithdrawn | Bug::ReplacedForgotten => {
             kept::benefactors_that_answer_late_still_have_what_only_they_have
         }
+        Bug::RestoredStays => kept::copies_in_the_place_of_lost_ones_take_no_room_in_the_end,
         Bug::UncommittedUnbounded => kept::a_file_is_committed_when_very_much_of_it_is_not,
         Bug::AnyGroupsWait => kept::a_file_is_committed_when_very_many_groups_of_it_are_changed,
     }

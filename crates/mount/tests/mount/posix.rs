@@ -1,7 +1,7 @@
 //! What programs are promised of files and directories of a mounted pool.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
@@ -140,6 +140,8 @@ fn attributes_are_kept_and_reach_the_target() {
     until("the directory has its mode", || {
         fs::metadata(pool.target().join("directory")).is_ok_and(|found| found.mode() & 0o7777 == 0o700)
     });
+    assert!(!File::open(&path).unwrap().is_terminal());
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOTTY));
     let other = rustix::fs::getxattr(&path, "user.other", &mut [0_u8; 8]);
     assert_eq!(other.unwrap_err().raw_os_error(), libc::ENODATA);
     mounted.end();

@@ -142,6 +142,8 @@ pub struct Writer {
     gone: BTreeSet<Place>,
     /// Writings that a later one replaced before a commit named them.
     withdrawn: Vec<(BenefactorId, Instance)>,
+    /// Copies in the place of those that committed chunks have lost, which no table names yet: of which group and chunk each is.
+    restored: BTreeMap<(BenefactorId, Instance), (u32, u32)>,
     /// Once something failed, everything does.
     failed: Option<Error>,
 }
@@ -176,6 +178,7 @@ impl Writer {
             puts: JoinSet::new(),
             gone: BTreeSet::new(),
             withdrawn: Vec::new(),
+            restored: BTreeMap::new(),
             failed: None,
         }
     }
@@ -552,6 +555,13 @@ impl Writer {
         self.room.clear();
         let session = self.inner.session;
         let mut drafts = std::mem::take(&mut self.withdrawn);
+        // What was not sealed with this commit is of a group that stays as it was.
+        let stays = |index: &u32| self.groups.get(index).is_some_and(|group| !group.changed);
+        self.restored.retain(|writing, (index, _)| {
+            let stays = stays(index);
+            drafts.extend((!stays).then_some(*writing));
+            stays
+        });
         for group in self.groups.values_mut().filter(|group| group.changed) {
             (group.changed, group.committed, group.of_base) = (false, Some((version, session)), false);
             group.is_cut = false;

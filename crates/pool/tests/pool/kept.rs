@@ -333,6 +333,33 @@ pub fn what_no_benefactor_has_acknowledged_is_kept() {
     });
 }
 
+/// A session that goes on for ever would keep their room for ever.
+#[test]
+pub fn copies_in_the_place_of_lost_ones_take_no_room_in_the_end() {
+    run(async {
+        let mut pool = Pool::new(1, 4, 48);
+        let client = pool.client(2).await;
+        let mut content = bytes(1, 16 * MIB);
+        let mut writer = client.create("file").await.unwrap();
+        writer.write(&content).await.unwrap();
+        writer.sync().await.unwrap();
+        for id in 0..4 {
+            until("the copies of the former are there again", async || pool.missing().await == 0).await;
+            pool.benefactors[id].kill();
+            pool.restart_benefactor(id);
+            // Its writer may be faster than the pool's own repair.
+            let part = bytes(2 + id as u64, MIB);
+            writer.write_at((id * MIB) as u64, &part).await.unwrap();
+            content[id * MIB..][..MIB].copy_from_slice(&part);
+            writer.sync().await.unwrap();
+        }
+        writer.close().await.unwrap();
+        same("closed", &read(&client, "file").await.unwrap(), &content);
+        until("all that benefactors have is committed", async || !pool.has_drafts().await).await;
+        drained(&pool, &client, "file", &content).await;
+    });
+}
+
 /// Writes whole chunks over, so that all others are older.
 async fn writes_over(writer: &mut Writer, content: &mut [u8], seed: u64) {
     for chunk in 0..4 {

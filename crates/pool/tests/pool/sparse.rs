@@ -31,19 +31,6 @@ async fn is_empty(pool: &Pool) -> bool {
     all
 }
 
-/// Whether a benefactor still keeps what a session has written and no commit names.
-async fn has_drafts(pool: &Pool) -> bool {
-    for benefactor in &pool.benefactors {
-        let peer = Peer::new(&benefactor.address, &pool.credentials.access()).unwrap();
-        match peer.ask::<Benefactor>(Request::Inventory, LONG).await.unwrap() {
-            Reply::Inventory(inventory) if inventory.has.drafts.is_empty() => {}
-            Reply::Inventory(_) => return true,
-            other => panic!("{other:?}"),
-        }
-    }
-    false
-}
-
 /// Has the pool drop a file that the target has.
 async fn evicted(client: &PoolClient, path: &str) {
     for number in 0..6 {
@@ -452,7 +439,7 @@ fn files_with_holes_are_what_two_writers_make_of_them() {
             drained(&pool, &other, "file", &work.content).await;
             same(&format!("run {seed}"), &read(&other, "file").await.unwrap(), &work.content);
             // The sessions go on: what they do not withdraw would stay until the file is forgotten.
-            until(&format!("run {seed}: drafts are withdrawn"), async || !has_drafts(&pool).await).await;
+            until(&format!("run {seed}: drafts are withdrawn"), async || !pool.has_drafts().await).await;
             other.unlink("file").await.unwrap();
             until(&format!("run {seed}: all memory is free"), async || is_empty(&pool).await).await;
         }

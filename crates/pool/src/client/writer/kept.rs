@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::super::reader::{ANSWER, DAMAGED, intact};
 use super::super::{Error, LOOK};
 use super::base::places;
+use super::part::Former;
 use super::{Chunk, Group, Writer};
 use crate::chunks::{self, CHUNK, Draft};
 use crate::planted::holes;
@@ -163,6 +164,23 @@ impl Writer {
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// Copies in the place of lost ones that no chunk has any more take no room: their chunks have left the pool, or their benefactors the
+    /// groups' layouts.
+    pub(super) fn withdraw_restored(&mut self) {
+        let (groups, mut unused) = (&self.groups, Vec::new());
+        self.restored.retain(|(id, instance), (index, number)| {
+            let has = |chunk: &Chunk| chunk.at.get(id) == Some(instance);
+            let chunk = groups.get(index).and_then(|group| group.chunks.get(number));
+            let stays = chunk.is_some_and(|chunk| match &chunk.former {
+                Some(Former::Stored(former)) => has(chunk) || has(former),
+                _ => has(chunk),
+            });
+            unused.extend((!stays).then_some((*id, *instance)));
+            stays
+        });
+        self.withdraw(unused);
     }
 
     /// All chunks are where they are to be: what was elsewhere is needed no longer.

@@ -21,6 +21,7 @@ use super::part::Former;
 use super::{Chunk, Group, Writer};
 use crate::chunks::{self, CHUNK, Get, News, Reply, Seal};
 use crate::manager;
+use crate::planted::writers::{Bug, planted};
 use crate::span;
 
 /// How long a benefactor may take for a request before it counts as gone.
@@ -297,7 +298,12 @@ impl Writer {
                     self.room.insert(put.place.id, room);
                     let group = self.groups.get_mut(&put.group);
                     match group.and_then(|group| group.chunks.get_mut(&put.chunk)) {
-                        Some(chunk) => drop(chunk.at.insert(put.place.id, put.instance)),
+                        Some(chunk) => {
+                            if !chunk.draft && !planted(Bug::RestoredStays) {
+                                self.restored.insert((put.place.id, put.instance), (put.group, put.chunk));
+                            }
+                            chunk.at.insert(put.place.id, put.instance);
+                        }
                         // It has left the pool meanwhile.
                         None => self.withdraw(vec![(put.place.id, put.instance)]),
                     }
@@ -317,6 +323,7 @@ impl Writer {
     pub(super) async fn place_all(&mut self, until: Instant) -> Result<(), Error> {
         loop {
             self.settle(0).await?;
+            self.withdraw_restored();
             if let Some(full) = self.full.take() {
                 self.return_room();
                 if Instant::now() >= until {

@@ -431,6 +431,19 @@ impl Pool {
         config
     }
 
+    /// Whether a benefactor still keeps what a session has written and no commit names.
+    pub async fn has_drafts(&self) -> bool {
+        for benefactor in &self.benefactors {
+            let peer = Peer::new(&benefactor.address, &self.credentials.access()).unwrap();
+            match peer.ask::<Benefactor>(chunks::Request::Inventory, LONG).await.unwrap() {
+                chunks::Reply::Inventory(inventory) if inventory.has.drafts.is_empty() => {}
+                chunks::Reply::Inventory(_) => return true,
+                other => panic!("{other:?}"),
+            }
+        }
+        false
+    }
+
     /// A session with so many copies of each chunk, once all benefactors are there.
     pub async fn client(&self, copies: u8) -> PoolClient {
         self.client_of(self.config(copies)).await
