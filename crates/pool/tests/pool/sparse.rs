@@ -4,10 +4,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::support::{LONG, MIB, Pool, bytes, drained, read, run, same, until, write};
 use surgetank_model::random::Random;
-use surgetank_pool::benefactor::Benefactor;
-use surgetank_pool::chunks::{Reply, Request};
 use surgetank_pool::client::{PoolClient, Writer};
-use surgetank_pool::rpc::Peer;
 use surgetank_pool_core::meta::FileState;
 
 const TIB: u64 = 1 << 40;
