@@ -269,8 +269,13 @@ impl PoolClient {
     /// # Errors
     /// [`Error`]: it ends by itself then.
     pub async fn finish(&self) -> Result<(), Error> {
-        let (session, lease) = (self.inner.session, self.inner.lease);
-        self.inner.ask(Request::End(session, lease)).await.map(|_| ())
+        let Inner { session, lease, .. } = *self.inner;
+        if self.inner.over.load(Ordering::Relaxed) {
+            return Err(Error::SessionEnded(self.inner.config.mount.clone()));
+        }
+        // Its lease has ended by then, if nobody answers.
+        let until = self.inner.until().min(*self.inner.sure.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(self.inner.managers.ask_until(until, |_| Request::End(session, lease)).await.map(|_| ())?)
     }
 
     /// Makes a file that is not there, and opens it for writing.
