@@ -49,7 +49,8 @@ fn shows(bug: Bug) -> Option<String> {
 fn every_planted_bug_is_found() {
     let mut missed = Vec::new();
     for bug in Bug::ALL {
-        match shows(*bug) {
+        // Some show in most runs only: what a benefactor has at which moment is chance.
+        match (0..5).find_map(|_| shows(*bug)) {
             Some(what) => println!("{bug:?}: {what}"),
             None => missed.push(*bug),
         }
