@@ -56,7 +56,7 @@ pub struct Observed {
 pub struct Verdict {
     /// What its reads took on average.
     pub latency: Duration,
-    /// What they were expected to take with the share that it had.
+    /// What was predicted when the interval began, for the share that was planned.
     pub expected: Duration,
     /// What they would have taken with its fair share, as far as is known.
     pub fair: Duration,
@@ -104,6 +104,8 @@ struct Member {
     known: Option<Known>,
     violations: u32,
     verdict: Option<Verdict>,
+    /// What its reads are to take in the interval that runs, with the share that is planned.
+    predicted: Option<Duration>,
 }
 
 /// See the module.
@@ -116,16 +118,18 @@ pub struct Sharing {
     /// Why there is no plan, if there should be one.
     trouble: Option<String>,
     ledger: Ledger,
+    intervals: u64,
 }
 
 impl Sharing {
     /// All begin with their fair shares. Shares are whole segments.
     #[must_use]
     pub fn new(budget: Bytes, segment: Bytes, sharers: BTreeMap<String, Sharer>) -> Self {
-        let member = |sharer| Member { sharer, known: None, violations: 0, verdict: None };
+        let member = |sharer| Member { sharer, known: None, violations: 0, verdict: None, predicted: None };
         let members: BTreeMap<String, Member> =
             sharers.into_iter().map(|(name, sharer)| (name, member(sharer))).collect();
-        let mut sharing = Self { budget, segment, members, plan: None, trouble: None, ledger: Ledger::new(budget) };
+        let ledger = Ledger::new(budget);
+        let mut sharing = Self { budget, segment, members, plan: None, trouble: None, ledger, intervals: 0 };
         sharing.aim();
         sharing.ledger.step(budget);
         sharing
@@ -150,6 +154,18 @@ impl Sharing {
         self.members.get(name)?.verdict
     }
 
+    /// What the reads of one are expected to take in the interval that runs.
+    #[must_use]
+    pub fn predicted(&self, name: &str) -> Option<Duration> {
+        self.members.get(name)?.predicted
+    }
+
+    /// Intervals that have ended.
+    #[must_use]
+    pub const fn intervals(&self) -> u64 {
+        self.intervals
+    }
+
     /// What everybody is to have, of those whose accesses are known.
     #[must_use]
     pub const fn plan(&self) -> Option<&Plan> {
@@ -168,6 +184,7 @@ impl Sharing {
 
     /// An interval has ended: plans the next one.
     pub fn end_interval(&mut self, observed: &BTreeMap<String, Observed>) {
+        self.intervals += 1;
         let fair = self.fair_share();
         for (name, observed) in observed {
             let limit = self.ledger.limit(name);
@@ -209,6 +226,10 @@ impl Sharing {
             targets.insert(share.application.clone(), share.level1);
         }
         self.ledger.aim(&targets);
+        for (name, member) in &mut self.members {
+            let share = targets.get(name).copied().unwrap_or(fair);
+            member.predicted = member.known.as_ref().map(|known| known.latency(share));
+        }
     }
 
     /// Caches whose limits change now, and those limits. `held`: what they were seen to have. To be asked again and again.
@@ -233,7 +254,6 @@ impl Member {
             self.known = former;
             return;
         };
-        let expected = former.as_ref().map(|known| known.latency(limit));
         let correction = former.map_or(1.0, |known| known.correction);
         let mut known = Known { curve: curve.clone(), sampled: *sampled, hit, miss, correction };
         if let Some(latency) = observed.latency.filter(|_| observed.reads >= READS_LEAST) {
@@ -242,7 +262,7 @@ impl Member {
                 Slo::AboveFair(above) => fair.mul_f64(1.0 + above),
                 Slo::Latency(bound) => bound,
             };
-            let verdict = Verdict { latency, expected: expected.unwrap_or_else(|| known.latency(limit)), fair, bound };
+            let verdict = Verdict { latency, expected: self.predicted.unwrap_or_else(|| known.latency(limit)), fair, bound };
             self.violations = if verdict.slo_met() { 0 } else { self.violations + 1 };
             self.verdict = Some(verdict);
             let modelled = known.latency(limit).as_secs_f64() / known.correction;

@@ -112,6 +112,8 @@ impl Shares {
             fair_latency_ms: verdict.map(|verdict| ms(verdict.fair)),
             bound_ms: verdict.map(|verdict| ms(verdict.bound)),
             slo_met: verdict.map(|verdict| verdict.slo_met()),
+            predicted_ms: sharing.predicted(device).map(ms),
+            interval: sharing.intervals(),
             reason: sharing.reason(),
         })
     }
