@@ -163,8 +163,7 @@ impl<'a> Ratios<'a> {
     /// Reads that hit in a cache of this size.
     fn hits(&self, size: u64) -> f64 {
         let reads = self.sum(|counts| counts.reads);
-        let missing =
-            if planted(Bug::AdjustmentMissing) { 0.0 } else { reads - self.sum(|counts| counts.represented) };
+        let missing = if planted(Bug::AdjustmentMissing) { 0.0 } else { reads - self.sum(|counts| counts.represented) };
         let below: f64 = self.parts.iter().map(|(sums, _)| sums.below(size)).sum();
         if size == 0 { 0.0 } else { (below + missing).clamp(0.0, reads) }
     }

@@ -179,17 +179,18 @@ fn of_interval(now: &(Observation, Instant), former: &(Observation, Instant), li
         let curve = MissCurve::from_measured(&misses.points, Bytes::new(misses.block.into())).ok()?;
         Some((curve, misses.sampled))
     });
-    let (hits, misses) =
-        (now.member_reads.since(former.member_reads), now.backing_reads.since(former.backing_reads));
+    let (hits, misses) = (now.member_reads.since(former.member_reads), now.backing_reads.since(former.backing_reads));
     let missed = now.status.missed_bytes.saturating_sub(former.status.missed_bytes);
     let disk = missed.checked_div(misses.count).map(|bytes| {
         let busy = limits.service_time(bytes);
         Disk { busy, utilization: busy.as_secs_f64() * misses.count as f64 / elapsed_s }
     });
+    let hit = now.status.hit_bytes.saturating_sub(former.status.hit_bytes);
     Observed {
         curve,
         reads: reads.count,
         latency: reads.mean(),
+        misses: (hit + missed > 0).then(|| missed as f64 / (hit + missed) as f64),
         waits: (hits.mean(), misses.mean()),
         in_flight: reads.total.as_secs_f64() / elapsed_s,
         disk,

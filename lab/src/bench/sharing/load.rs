@@ -132,8 +132,7 @@ impl Rig {
         let log = bench.out.join(format!("{name}.log"));
         let places = Places { rent: Rent::Local(files.join("volumes")), log, files: files.clone() };
         let command = Command::new(&bench.surgetank);
-        let surgetank =
-            Surgetank::with_read_caches(command, DEVICES.len(), &sections, &places, &bench.interrupt)?;
+        let surgetank = Surgetank::with_read_caches(command, DEVICES.len(), &sections, &places, &bench.interrupt)?;
         let sockets = DEVICES.map(|device| files.join(format!("run/{device}.sock")));
         Ok(Self { surgetank, sockets, _memory: memory })
     }
@@ -141,7 +140,8 @@ impl Rig {
     /// What the daemon says of the shares; empty if caches do not share.
     pub fn shares(&self) -> anyhow::Result<[Share; 2]> {
         let devices = self.surgetank.devices()?;
-        let of = |name: &str| devices.iter().find(|device| device.name == name).and_then(|device| device.share().cloned());
+        let of =
+            |name: &str| devices.iter().find(|device| device.name == name).and_then(|device| device.share().cloned());
         Ok(DEVICES.map(|name| of(name).unwrap_or_default()))
     }
 

@@ -82,7 +82,9 @@ pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     }
     let slowdown: f64 = intervals.iter().map(|interval| interval.latency_ms / interval.fair_ms).sum();
     let speedup = intervals.len() as f64 / slowdown;
-    report.add(Bar::new("sharing.speedup: fair speedup", "", speedup, (1.0, "fixed halves")).must_be(Limit::AtLeast(1.0)));
+    report.add(
+        Bar::new("sharing.speedup: fair speedup", "", speedup, (1.0, "fixed halves")).must_be(Limit::AtLeast(1.0)),
+    );
     let near = |interval: &Interval| interval.error().abs() <= ERROR;
     let predicted = share(&near, &|_| true);
     let bar = Bar::new("sharing.prediction: intervals within 15 % of it", "%", predicted, (100.0, "all"));
