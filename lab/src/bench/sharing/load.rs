@@ -13,10 +13,12 @@ use surgetank_nbd::Client;
 use crate::bench::Bench;
 use crate::surgetank::{Places, Rent, Share, Surgetank};
 
+/// Where hot spots are.
+const HOT_MIB: u64 = 512;
 /// Of a read.
-const READ: u64 = 64 << 10;
+const READ: u64 = 128 << 10;
 /// The throttle of a device's backing volume: a read is one operation.
-pub const IOPS: u64 = 500;
+pub const IOPS: u64 = 250;
 /// The names of the devices.
 pub const DEVICES: [&str; 2] = ["a", "b"];
 /// Volumes are files in memory: the throttles are what limits.
@@ -28,7 +30,7 @@ const MIB: u64 = 1 << 20;
 pub enum Mix {
     /// Uniformly from these MiB; one read in so many, in turn, is from anywhere.
     Hot { from_mib: u64, mib: u64, cold_every: u64 },
-    /// All of it in turn.
+    /// All but the first [`HOT_MIB`] in turn, where other loads have hot spots.
     Scan,
 }
 
@@ -69,12 +71,16 @@ impl Load {
 
     fn read(&self, socket: &Path, seed: u64, over: &AtomicBool) -> anyhow::Result<()> {
         let mut client = Client::connect(socket).context("the device does not answer")?;
-        let (blocks, mut random, mut turn) = (client.size() / READ, Random::from_seed(seed), 0);
+        let (blocks, hot) = (client.size() / READ, HOT_MIB * MIB / READ);
+        let (mut random, mut turn, mut scanned) = (Random::from_seed(seed), 0, 0);
         while !over.load(Ordering::Relaxed) {
             turn += 1;
             let mix = *lock(&self.mix);
             let block = match mix {
-                Mix::Scan => turn % blocks,
+                Mix::Scan => {
+                    scanned += 1;
+                    hot + scanned % (blocks - hot)
+                }
                 Mix::Hot { cold_every, .. } if turn % cold_every == 0 => random.below(blocks),
                 Mix::Hot { from_mib, mib, .. } => from_mib * MIB / READ + random.below(mib * MIB / READ),
             };

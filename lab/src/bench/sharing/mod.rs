@@ -19,7 +19,8 @@ use crate::surgetank::Share;
 
 /// What both caches have, in MiB.
 const CACHE_MIB: u64 = 128;
-const DISK_MIB: u64 = 512;
+/// So much that no scan begins anew.
+const DISK_MIB: u64 = 8192;
 const INTERVAL: Duration = Duration::from_secs(2);
 /// How far above the fair latency a device's may be.
 const SLO: f64 = 0.1;
@@ -31,7 +32,7 @@ const ERROR: f64 = 0.15;
 const POLL: Duration = Duration::from_millis(20);
 
 const fn hot(from_mib: u64, mib: u64) -> Mix {
-    Mix::Hot { from_mib, mib, cold_every: 20 }
+    Mix::Hot { from_mib, mib, cold_every: 5 }
 }
 
 /// The loads of both devices. A hot spot that moves to the other device, grows, and then one on each.

@@ -27,7 +27,7 @@ const CHANGE_MIB: f64 = 8.0;
 /// The load that is measured: one read in five misses, in turn, so that chance does not change its throughput.
 const STEADY: Mix = Mix::Hot { from_mib: 0, mib: 20, cold_every: 5 };
 /// The other one wants most of the cache, or none.
-const OTHERS: [Mix; 2] = [Mix::Hot { from_mib: 0, mib: 80, cold_every: 20 }, Mix::Scan];
+const OTHERS: [Mix; 2] = [Mix::Hot { from_mib: 0, mib: 80, cold_every: 5 }, Mix::Scan];
 
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Bin {
@@ -45,7 +45,7 @@ struct Resize {
 
 /// Measures and adds its rows.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
-    let bins = measured(bench, if bench.quick { 6 } else { 16 })?;
+    let bins = measured(bench, if bench.quick { 6 } else { 13 })?;
     let resizes = resizes(&bins);
     let calm = calm(&bins);
     let text = resizes.iter().map(|resize| format!("{resize:.3?}\n")).collect::<String>();
