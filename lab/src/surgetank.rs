@@ -218,6 +218,24 @@ struct ReadCache {
     hit_gib: f64,
     missed_gib: f64,
     volumes: Vec<CacheVolume>,
+    share: Option<Share>,
+}
+
+/// What it says of a read cache that shares with others.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Share {
+    /// What the cache may have.
+    pub size_gib: f64,
+    /// What reads are expected to take in the interval that runs.
+    pub predicted_ms: Option<f64>,
+    /// What they took in the last one.
+    pub latency_ms: Option<f64>,
+    /// What they may take, as far as the daemon knows.
+    pub bound_ms: Option<f64>,
+    /// Intervals that have ended.
+    pub interval: u64,
+    /// Why all have equal parts.
+    pub reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -229,6 +247,11 @@ impl DeviceStatus {
     /// The provider's name of its caching volume.
     pub fn volume(&self) -> Option<&str> {
         self.caching.as_ref().map(|caching| caching.volume.as_str())
+    }
+
+    /// Its share of what the machine has for read caches.
+    pub fn share(&self) -> Option<&Share> {
+        self.read_cache.as_ref()?.share.as_ref()
     }
 
     /// What is on that alone, in MiB.
@@ -258,6 +281,25 @@ impl Surgetank {
         let sections = devices.iter().map(|(name, elastic)| section(places, name, elastic)).collect::<String>();
         let mut surgetank = Self::serve_sections(command, &sections, places, interrupt)?;
         surgetank.wait_served(devices.len())?;
+        Ok(surgetank)
+    }
+
+    /// Serves these devices, with these sections of a configuration, once each has the only member of its read cache.
+    pub fn with_read_caches(
+        command: Command,
+        devices: usize,
+        sections: &str,
+        places: &Places,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        let mut surgetank = Self::serve_sections(command, sections, places, interrupt)?;
+        surgetank.wait_served(devices)?;
+        surgetank.wait_for("the read caches", TIMEOUT, |surgetank| {
+            let has_member = |device: &DeviceStatus| {
+                device.read_cache.iter().flat_map(|cache| &cache.volumes).any(|volume| volume.part == "serving")
+            };
+            Ok(surgetank.devices()?.iter().all(has_member).then_some(()))
+        })?;
         Ok(surgetank)
     }
 

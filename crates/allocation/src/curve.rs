@@ -79,6 +79,11 @@ impl MissCurve {
         Self { points }
     }
 
+    /// That of a cache which needs so many times the size for the same misses; the factor is above 0.
+    pub(crate) fn stretched(&self, factor: f64) -> Self {
+        Self { points: self.points.iter().map(|(size, ratio)| (size * factor, *ratio)).collect() }
+    }
+
     /// From a measured curve, whose estimates may rise by chance: each point has the least miss ratio up to its size.
     ///
     /// # Errors

@@ -35,5 +35,5 @@ pub use problem::{
     Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Model, Problem, Server, Setting, Slo,
     Subject,
 };
-pub use sharing::{Observed, Sharer, Sharing, Verdict};
+pub use sharing::{Disk, Observed, Sharer, Sharing, Verdict};
 pub use verify::{Broken, verify, verify_change};

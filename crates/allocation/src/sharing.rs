@@ -3,6 +3,13 @@
 //! A cache whose accesses nobody has seen yet has its fair share, and the others share the rest by [`solve`]. What a device's reads really take
 //! differs from what follows from its curve and the times of hits and misses: reads are larger than a block, and the cache's policy is not
 //! LRU. By how much is measured as well, and the model is corrected by it.
+//!
+//! A cache of another policy, of which a part is always free, misses as much as a smaller one of the curve does. How much smaller is measured
+//! too, where the curve is steep enough to tell.
+//!
+//! What a miss waits for is the disk, and the queue before it. Whoever reads as fast as the disk gives (a loop of reads) waits the
+//! longer the more of them miss, and waits for nothing else: by Little's law N reads in flight of which a part m misses take
+//! N·m times as long as the disk is busy with one. The times of hits and misses in one interval do not show that of another share.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,10 +25,22 @@ use crate::problem::{Application, Description, Estimate, Hierarchy, Latencies, M
 
 /// Reads that an interval has at least, so that its average says something.
 const READS_LEAST: u64 = 50;
-/// What a new measurement weighs beside the former ones.
+/// What a new measurement of fewer reads weighs beside the former ones.
 const WEIGHT: f64 = 0.5;
+/// Reads of an interval whose average needs no former ones.
+const READS_ENOUGH: u64 = 500;
+/// The share of its time for which a disk is busy that has a queue.
+const SATURATED: f64 = 0.8;
+/// A share that changed by more than this part of the budget in an interval, or a cache that took in as much, was another one at its end.
+const SETTLED: u64 = 16;
 /// By how much a model is corrected at most.
 const CORRECTION: (f64, f64) = (0.25, 4.0);
+/// What a cache is worth, as a part of a cache of the curve: at first, at least and at most.
+const WORTH: (f64, f64, f64) = (0.85, 0.6, 1.1);
+/// A curve that falls by less than this within those bounds does not tell what the cache is worth.
+const STEEP: f64 = 0.05;
+/// Differences of miss ratios that tell nothing.
+const TELLING: f64 = 0.01;
 /// Deviations by which a sampled curve may be wrong: it is in 19 of 20 cases.
 const DEVIATIONS: f64 = 1.64;
 /// The host, as a server of the problem.
@@ -47,8 +66,25 @@ pub struct Observed {
     pub reads: u64,
     /// How long they took on average.
     pub latency: Option<Duration>,
+    /// The part of what was read that the cache did not have.
+    pub misses: Option<f64>,
     /// How long hits wait for the cache, and misses for the disk.
     pub waits: (Option<Duration>, Option<Duration>),
+    /// Reads that were in flight on average.
+    pub in_flight: f64,
+    /// The disk under its misses; `None`: nothing missed, or its limits are not known.
+    pub disk: Option<Disk>,
+    /// What the cache had at the end.
+    pub cached: Bytes,
+}
+
+/// A disk under the misses of an interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Disk {
+    /// How long it is busy with one, by its limits.
+    pub busy: Duration,
+    /// The share of the interval in which it was busy.
+    pub utilization: f64,
 }
 
 /// How one fared in the last interval.
@@ -56,7 +92,7 @@ pub struct Observed {
 pub struct Verdict {
     /// What its reads took on average.
     pub latency: Duration,
-    /// What they were expected to take with the share that it had.
+    /// What was predicted when the interval began, for the share that was planned.
     pub expected: Duration,
     /// What they would have taken with its fair share, as far as is known.
     pub fair: Duration,
@@ -75,10 +111,16 @@ impl Verdict {
 /// What is known of the accesses of one.
 #[derive(Clone, Debug, PartialEq)]
 struct Known {
+    /// Of the cache as it is.
     curve: MissCurve,
+    /// The part of its size that a cache of the policy that was observed would need.
+    worth: f64,
     sampled: f64,
     hit: Duration,
+    /// What a miss takes without a queue before the disk, as far as that was seen.
     miss: Duration,
+    /// What a read takes if all miss and the disk is saturated; zero if the disk's limits are not known.
+    queue: Duration,
     /// What reads really take, as a part of what the curve says.
     correction: f64,
 }
@@ -87,12 +129,18 @@ impl Known {
     /// The average latency with a cache of this size.
     fn latency(&self, size: Bytes) -> Duration {
         let misses = interpolate(self.curve.points(), size.get() as f64);
-        (self.hit + self.miss.saturating_sub(self.hit).mul_f64(misses)).mul_f64(self.correction)
+        let alone = self.hit + self.miss.saturating_sub(self.hit).mul_f64(misses);
+        alone.max(self.queue.mul_f64(misses)).mul_f64(self.correction)
     }
 
-    fn latencies(&self) -> Latencies {
-        let hit = self.hit.mul_f64(self.correction).max(Duration::from_nanos(1));
-        let miss = self.miss.mul_f64(self.correction);
+    /// For a plan, where latencies are lines: the one that holds near the fair share, which the promise is measured by.
+    fn latencies(&self, fair: Bytes) -> Latencies {
+        let misses = interpolate(self.curve.points(), fair.get() as f64);
+        let alone = self.hit + self.miss.saturating_sub(self.hit).mul_f64(misses);
+        let (hit, miss) =
+            if self.queue.mul_f64(misses) > alone { (Duration::ZERO, self.queue) } else { (self.hit, self.miss) };
+        let hit = hit.mul_f64(self.correction).max(Duration::from_nanos(1));
+        let miss = miss.mul_f64(self.correction);
         // There is no second level; each is slower than the one before it all the same.
         Latencies { level1: hit, level2: hit + Duration::from_nanos(1), disk: miss.max(hit + Duration::from_nanos(2)) }
     }
@@ -104,6 +152,10 @@ struct Member {
     known: Option<Known>,
     violations: u32,
     verdict: Option<Verdict>,
+    /// What its reads are to take in the interval that runs, with the share that is planned.
+    predicted: Option<Duration>,
+    /// What it might have, and what its cache had, when the interval began.
+    former: (Bytes, Bytes),
 }
 
 /// See the module.
@@ -116,16 +168,25 @@ pub struct Sharing {
     /// Why there is no plan, if there should be one.
     trouble: Option<String>,
     ledger: Ledger,
+    intervals: u64,
 }
 
 impl Sharing {
     /// All begin with their fair shares. Shares are whole segments.
     #[must_use]
     pub fn new(budget: Bytes, segment: Bytes, sharers: BTreeMap<String, Sharer>) -> Self {
-        let member = |sharer| Member { sharer, known: None, violations: 0, verdict: None };
+        let member = |sharer| Member {
+            sharer,
+            known: None,
+            violations: 0,
+            verdict: None,
+            predicted: None,
+            former: Default::default(),
+        };
         let members: BTreeMap<String, Member> =
             sharers.into_iter().map(|(name, sharer)| (name, member(sharer))).collect();
-        let mut sharing = Self { budget, segment, members, plan: None, trouble: None, ledger: Ledger::new(budget) };
+        let ledger = Ledger::new(budget);
+        let mut sharing = Self { budget, segment, members, plan: None, trouble: None, ledger, intervals: 0 };
         sharing.aim();
         sharing.ledger.step(budget);
         sharing
@@ -150,6 +211,18 @@ impl Sharing {
         self.members.get(name)?.verdict
     }
 
+    /// What the reads of one are expected to take in the interval that runs.
+    #[must_use]
+    pub fn predicted(&self, name: &str) -> Option<Duration> {
+        self.members.get(name)?.predicted
+    }
+
+    /// Intervals that have ended.
+    #[must_use]
+    pub const fn intervals(&self) -> u64 {
+        self.intervals
+    }
+
     /// What everybody is to have, of those whose accesses are known.
     #[must_use]
     pub const fn plan(&self) -> Option<&Plan> {
@@ -168,15 +241,19 @@ impl Sharing {
 
     /// An interval has ended: plans the next one.
     pub fn end_interval(&mut self, observed: &BTreeMap<String, Observed>) {
+        self.intervals += 1;
         let fair = self.fair_share();
         for (name, observed) in observed {
             let limit = self.ledger.limit(name);
             if let Some(member) = self.members.get_mut(name) {
-                member.observe(observed, limit, fair);
+                let moved = |now: Bytes, former: Bytes| now.get().abs_diff(former.get()) > self.budget.get() / SETTLED;
+                let is_settled = !moved(limit, member.former.0) && !moved(observed.cached, member.former.1);
+                member.former = (limit, observed.cached);
+                member.observe(observed, is_settled, limit, fair);
             }
         }
         let known: Vec<Application> =
-            self.members.iter().filter_map(|(name, member)| member.application(name)).collect();
+            self.members.iter().filter_map(|(name, member)| member.application(name, fair)).collect();
         let reserved = fair.get().saturating_mul((self.members.len() - known.len()) as u64);
         (self.plan, self.trouble) = match self.problem(known, self.budget.get().saturating_sub(reserved)) {
             None => (None, None),
@@ -209,6 +286,10 @@ impl Sharing {
             targets.insert(share.application.clone(), share.level1);
         }
         self.ledger.aim(&targets);
+        for (name, member) in &mut self.members {
+            let share = targets.get(name).copied().unwrap_or(fair);
+            member.predicted = member.known.as_ref().map(|known| known.latency(share));
+        }
     }
 
     /// Caches whose limits change now, and those limits. `held`: what they were seen to have. To be asked again and again.
@@ -219,44 +300,58 @@ impl Sharing {
 }
 
 impl Member {
-    fn observe(&mut self, observed: &Observed, limit: Bytes, fair: Bytes) {
+    fn observe(&mut self, observed: &Observed, is_settled: bool, limit: Bytes, fair: Bytes) {
         let Some((curve, sampled)) = &observed.curve else { return };
         let former = self.known.take();
+        let weight = if observed.reads >= READS_ENOUGH { 1.0 } else { WEIGHT };
         let smooth = |new: Option<Duration>, former: Option<Duration>| match (new, former) {
-            (Some(new), Some(former)) => Some(former.mul_f64(1.0 - WEIGHT) + new.mul_f64(WEIGHT)),
+            (Some(new), Some(former)) => Some(former.mul_f64(1.0 - weight) + new.mul_f64(weight)),
             (new, former) => new.or(former),
         };
-        let hit = smooth(observed.waits.0, former.as_ref().map(|known| known.hit));
-        let miss = smooth(observed.waits.1, former.as_ref().map(|known| known.miss));
+        let (hit, miss) = observed.waits;
+        // Behind a queue a miss does not tell what it takes without one.
+        let is_saturated = observed.disk.is_some_and(|disk| disk.utilization >= SATURATED);
+        let miss = miss.map(|miss| match hit.filter(|_| is_saturated) {
+            Some(hit) => former.as_ref().map_or(hit, |known| known.miss).min(miss),
+            None => miss,
+        });
+        let hit = smooth(hit, former.as_ref().map(|known| known.hit));
+        let miss = smooth(miss, former.as_ref().map(|known| known.miss));
+        let queue = observed.disk.map(|disk| disk.busy.mul_f64(observed.in_flight));
+        let queue = smooth(queue, former.as_ref().map(|known| known.queue)).unwrap_or_default();
         // Where nothing hit yet, or all did, the other one is all that is known.
         let (Some(hit), Some(miss)) = (hit.or(miss), miss.or(hit)) else {
             self.known = former;
             return;
         };
-        let expected = former.as_ref().map(|known| known.latency(limit));
+        let worth = former.as_ref().map_or(WORTH.0, |known| known.worth);
+        let measured = observed.misses.filter(|_| is_settled && observed.reads >= READS_LEAST);
+        let worth = measured.map_or(worth, |misses| f64::midpoint(worth, self::worth(curve, limit, misses, worth)));
+        let curve = curve.stretched(1.0 / worth);
         let correction = former.map_or(1.0, |known| known.correction);
-        let mut known = Known { curve: curve.clone(), sampled: *sampled, hit, miss, correction };
+        let mut known = Known { curve, worth, sampled: *sampled, hit, miss, queue, correction };
         if let Some(latency) = observed.latency.filter(|_| observed.reads >= READS_LEAST) {
             let fair = known.latency(fair);
             let bound = match self.sharer.slo {
                 Slo::AboveFair(above) => fair.mul_f64(1.0 + above),
                 Slo::Latency(bound) => bound,
             };
-            let verdict = Verdict { latency, expected: expected.unwrap_or_else(|| known.latency(limit)), fair, bound };
+            let verdict =
+                Verdict { latency, expected: self.predicted.unwrap_or_else(|| known.latency(limit)), fair, bound };
             self.violations = if verdict.slo_met() { 0 } else { self.violations + 1 };
             self.verdict = Some(verdict);
             let modelled = known.latency(limit).as_secs_f64() / known.correction;
-            if modelled > 0.0 {
+            if modelled > 0.0 && is_settled {
                 let seen = (latency.as_secs_f64() / modelled).clamp(CORRECTION.0, CORRECTION.1);
-                known.correction = known.correction * (1.0 - WEIGHT) + seen * WEIGHT;
+                known.correction = known.correction * (1.0 - weight) + seen * weight;
             }
         }
         self.known = Some(known);
     }
 
-    fn application(&self, name: &str) -> Option<Application> {
+    fn application(&self, name: &str, fair: Bytes) -> Option<Application> {
         let known = self.known.as_ref()?;
-        let latencies = known.latencies();
+        let latencies = known.latencies(fair);
         let bound_ms = self.verdict.map_or(latencies.disk, |verdict| verdict.bound).as_secs_f64() * 1e3;
         // The estimates of both shares are from one sample, and are wrong in the same direction.
         let most = match self.sharer.slo {
@@ -276,6 +371,25 @@ impl Member {
             violations: self.violations,
         })
     }
+}
+
+/// What a cache with this limit that misses so much is worth: as near to what it was taken for as the misses allow.
+fn worth(curve: &MissCurve, limit: Bytes, misses: f64, former: f64) -> f64 {
+    let at = |worth: f64| curve.at(worth * limit.get() as f64);
+    if at(WORTH.1) - at(WORTH.2) < STEEP {
+        return former;
+    }
+    // Where the curve crosses a ratio, by twelve halvings of the range.
+    let edge = |is_above: &dyn Fn(f64) -> bool| {
+        let (mut least, mut most) = (WORTH.1, WORTH.2);
+        for _ in 0..12 {
+            let middle = f64::midpoint(least, most);
+            *(if is_above(at(middle)) { &mut least } else { &mut most }) = middle;
+        }
+        f64::midpoint(least, most)
+    };
+    let (low, high) = (edge(&|at| at > misses + TELLING), edge(&|at| at >= misses - TELLING));
+    former.clamp(low, high.max(low))
 }
 
 #[cfg(test)]
@@ -307,7 +421,11 @@ mod tests {
             curve: Some((curve.clone(), 1e6)),
             reads: 1000,
             latency: Some(latency),
+            misses: Some(misses),
             waits: (Some(hit), Some(miss)),
+            in_flight: 1.0,
+            disk: None,
+            cached: limit,
         }
     }
 
@@ -351,7 +469,16 @@ mod tests {
         let mut sharing = sharing(Slo::AboveFair(0.05));
         let hot = curve(&[(50, 0.9), (300, 0.0)]);
         let a = observed(&hot, sharing.limit("a"), 1.0);
-        let b = Observed { curve: None, reads: 0, latency: None, waits: (None, None) };
+        let b = Observed {
+            curve: None,
+            reads: 0,
+            latency: None,
+            misses: None,
+            waits: (None, None),
+            in_flight: 0.0,
+            disk: None,
+            cached: mib(0),
+        };
         sharing.end_interval(&BTreeMap::from([("a".to_owned(), a), ("b".to_owned(), b)]));
         settle(&mut sharing);
         assert_eq!((sharing.limit("a"), sharing.limit("b")), (mib(100), mib(100)));
@@ -386,6 +513,46 @@ mod tests {
         }
         assert_eq!(sharing.reason(), None);
         assert!(sharing.limit("a") >= mib(149));
+    }
+
+    #[test]
+    fn a_disk_that_has_no_queue_now_is_known_to_have_one_with_another_share() {
+        let mut sharing = sharing(Slo::AboveFair(0.05));
+        // One reads in a loop: hits of 0.1 ms, and a disk that is busy for 2 ms with each miss and answers at once if it is not busy.
+        let hot = curve(&[(0, 1.0), (160, 0.02)]);
+        let looped = |limit: Bytes| {
+            let misses = interpolate(hot.points(), limit.get() as f64);
+            let latency = Duration::from_micros(100).max(Duration::from_millis(2).mul_f64(misses));
+            let wait = Duration::from_secs_f64(((latency.as_secs_f64() - 1e-4 * (1.0 - misses)) / misses).max(1.2e-4));
+            let disk = Disk { busy: Duration::from_millis(2), utilization: misses * 2e-3 / latency.as_secs_f64() };
+            Observed {
+                curve: Some((hot.clone(), 1e6)),
+                reads: 2000,
+                latency: Some(latency),
+                misses: Some(misses),
+                waits: (Some(Duration::from_micros(100)), Some(wait)),
+                in_flight: 1.0,
+                disk: Some(disk),
+                cached: limit,
+            }
+        };
+        let scan = curve(&[(1000, 0.9)]);
+        for interval in 0..10 {
+            let limits = [sharing.limit("a"), sharing.limit("b")];
+            let of_b = observed(&scan, limits[1], 1.0);
+            sharing.end_interval(&BTreeMap::from([("a".to_owned(), looped(limits[0])), ("b".to_owned(), of_b)]));
+            let verdict = sharing.verdict("a").unwrap();
+            let fair = looped(mib(100)).latency.unwrap();
+            let error = |a: Duration, b: Duration| (a.as_secs_f64() / b.as_secs_f64() - 1.0).abs();
+            // With what it had there was nothing to learn of how much the cache is worth.
+            assert!(interval < 4 || error(verdict.fair, fair) < 0.3, "interval {interval}: {verdict:?}, not {fair:?}");
+            assert!(
+                interval < 4 || error(verdict.expected, verdict.latency) < 0.15,
+                "interval {interval}: {verdict:?}"
+            );
+            settle(&mut sharing);
+        }
+        assert!(sharing.limit("a") >= mib(159), "{}", sharing.limit("a"));
     }
 
     #[test]

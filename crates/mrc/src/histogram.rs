@@ -2,7 +2,7 @@
 
 /// Distances below `EXACT`, a power of two, have a bucket each; above, each doubling has half as many buckets, so that a
 /// bucket is at most 2 ÷ `EXACT` of its distance wide.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Histogram<const EXACT: u64> {
     buckets: Vec<f64>,
 }
@@ -36,6 +36,14 @@ impl<const EXACT: u64> Histogram<EXACT> {
             self.buckets.resize(bucket + 1, 0.0);
         }
         self.buckets[bucket] += weight;
+    }
+
+    /// Adds all that another one counts.
+    pub fn add_all(&mut self, other: &Self) {
+        if other.buckets.len() > self.buckets.len() {
+            self.buckets.resize(other.buckets.len(), 0.0);
+        }
+        self.buckets.iter_mut().zip(&other.buckets).for_each(|(weight, other)| *weight += other);
     }
 
     /// Keeps this share of all weights.

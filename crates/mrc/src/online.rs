@@ -22,13 +22,17 @@ use std::ops::Range;
 
 use crate::bits::Ranks;
 use crate::curve::{Curve, Point};
-use crate::histogram::Histogram;
+use crate::histogram::{Histogram, Sums};
 use crate::history::Note;
 use crate::planted::{Bug, planted};
 use crate::sample::{KeySample, Rate, mix};
 
 /// Keys of a sample, at most: with more of them its table would have twice as many places.
 pub const KEYS_MAX: usize = 6_800;
+
+/// Reads that were sampled at least, in an interval and before, so that their difference is no chance: with 400 in each, two
+/// samples of one distribution differ by more than 0.1 somewhere in one of 30 cases, and then only history is lost.
+const CHANGE_LEAST: f64 = 400.0;
 
 /// Buckets at most 0.4 % of their distance wide.
 type Coarse = Histogram<512>;
@@ -56,13 +60,16 @@ pub struct Online {
     /// When its rate has fallen, another sample takes the place of the one that counts after so many intervals; 0 for never.
     /// A block is remembered for as many intervals at least.
     pub renewed_after: u32,
+    /// How far the miss ratios of an interval may be from those of the intervals before, at any size: beyond that the mix of accesses
+    /// has changed, and what was before no longer counts. 1 for never.
+    pub change_max: f64,
 }
 
 impl Default for Online {
     /// Intervals are thought of as 30 s. After three of them a new mix of accesses has more than three quarters of the
     /// weight, and blocks are remembered for two hours.
     fn default() -> Self {
-        Self { rate: Rate::ALL, keys_max: KEYS_MAX, kept: 0.6, renewed_after: 240 }
+        Self { rate: Rate::ALL, keys_max: KEYS_MAX, kept: 0.6, renewed_after: 240, change_max: 1.0 }
     }
 }
 
@@ -102,6 +109,15 @@ pub struct OnlineCurve {
     next: Option<KeySample<Seen>>,
     /// Since the last time that a sample began, or might have.
     intervals: u32,
+    /// Of the intervals that have ended, by the weight that they have left.
+    former: Counts,
+    /// Of this interval.
+    current: Counts,
+}
+
+/// Reads that were counted.
+#[derive(Debug, Default)]
+struct Counts {
     histogram: Coarse,
     /// Reads, sampled or not.
     reads: f64,
@@ -111,6 +127,54 @@ pub struct OnlineCurve {
     sampled: f64,
 }
 
+impl Counts {
+    fn keep(&mut self, kept: f64) {
+        self.histogram.keep(kept);
+        self.reads *= kept;
+        self.sampled *= kept;
+        if !planted(Bug::RepresentedKept) {
+            self.represented *= kept;
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.histogram.add_all(&other.histogram);
+        self.reads += other.reads;
+        self.represented += other.represented;
+        self.sampled += other.sampled;
+    }
+}
+
+/// Miss ratios that follow from counts.
+struct Ratios<'a> {
+    /// Histograms in this order are summed up.
+    parts: Vec<(Sums<'a, 512>, &'a Counts)>,
+}
+
+impl<'a> Ratios<'a> {
+    fn of(counts: impl IntoIterator<Item = &'a Counts>) -> Self {
+        Self { parts: counts.into_iter().map(|counts| (counts.histogram.sums(), counts)).collect() }
+    }
+
+    fn sum(&self, pick: fn(&Counts) -> f64) -> f64 {
+        self.parts.iter().map(|(_, counts)| pick(counts)).sum()
+    }
+
+    /// Reads that hit in a cache of this size.
+    fn hits(&self, size: u64) -> f64 {
+        let reads = self.sum(|counts| counts.reads);
+        let missing = if planted(Bug::AdjustmentMissing) { 0.0 } else { reads - self.sum(|counts| counts.represented) };
+        let below: f64 = self.parts.iter().map(|(sums, _)| sums.below(size)).sum();
+        if size == 0 { 0.0 } else { (below + missing).clamp(0.0, reads) }
+    }
+
+    /// Where nothing was read, no size hits.
+    fn misses(&self, size: u64) -> f64 {
+        let reads = self.sum(|counts| counts.reads);
+        if reads > 0.0 { (reads - self.hits(size)) / reads } else { 1.0 }
+    }
+}
+
 impl OnlineCurve {
     /// Nothing observed yet.
     #[must_use]
@@ -118,8 +182,8 @@ impl OnlineCurve {
         let keys_max = if planted(Bug::KeysUnbounded) { usize::MAX } else { options.keys_max.clamp(1, KEYS_MAX) };
         let kept = if options.kept.is_nan() { 0.0 } else { options.kept.clamp(0.0, 1.0) };
         let options = Online { keys_max, kept, ..options };
-        let (histogram, sample) = (Coarse::new(), KeySample::new(options.rate, keys_max));
-        Self { options, sample, next: None, intervals: 0, histogram, reads: 0.0, represented: 0.0, sampled: 0.0 }
+        let sample = KeySample::new(options.rate, keys_max);
+        Self { options, sample, next: None, intervals: 0, former: Counts::default(), current: Counts::default() }
     }
 
     /// An access to a block.
@@ -160,7 +224,7 @@ impl OnlineCurve {
 
     #[inline]
     fn read(&mut self, block: u64) {
-        self.reads += 1.0;
+        self.current.reads += 1.0;
         if self.is_sampled(block) {
             self.read_sampled(block);
         }
@@ -171,12 +235,12 @@ impl OnlineCurve {
             next.access(block);
         }
         let Some(used) = self.sample.access(block) else { return };
-        self.represented += used.weight;
-        self.sampled += 1.0;
+        self.current.represented += used.weight;
+        self.current.sampled += 1.0;
         let Some(distance) = used.distance else { return };
         if used.note.deepest != LOST {
             let before = if planted(Bug::DepthForgotten) { 0 } else { used.note.deepest as usize };
-            self.histogram.add(Coarse::bucket(distance).max(before), used.weight);
+            self.current.histogram.add(Coarse::bucket(distance).max(before), used.weight);
         }
     }
 
@@ -184,17 +248,31 @@ impl OnlineCurve {
     /// forgotten.
     pub fn end_interval(&mut self) {
         let kept = if planted(Bug::AgeingMissing) { 1.0 } else { self.options.kept };
-        self.histogram.keep(kept);
-        self.reads *= kept;
-        self.sampled *= kept;
-        if !planted(Bug::RepresentedKept) {
-            self.represented *= kept;
+        if self.has_changed() {
+            self.former = Counts::default();
         }
+        self.former.add(&std::mem::take(&mut self.current));
+        self.former.keep(kept);
         self.intervals = self.intervals.saturating_add(1);
         if self.intervals == self.options.renewed_after && !planted(Bug::SampleKept) {
             self.intervals = 0;
             self.renew();
         }
+    }
+
+    /// Whether the mix of accesses in this interval is another one than before.
+    fn has_changed(&self) -> bool {
+        if self.options.change_max >= 1.0 || self.current.sampled.min(self.former.sampled) < CHANGE_LEAST {
+            return false;
+        }
+        let (current, former) = (Ratios::of([&self.current]), Ratios::of([&self.former]));
+        let sizes = (0..u64::BITS).flat_map(|log| [1 << log, (1 << log) + (1 << log >> 1)]);
+        sizes.into_iter().any(|size| (current.misses(size) - former.misses(size)).abs() > self.options.change_max)
+    }
+
+    /// What counts now.
+    fn counts(&self) -> impl Iterator<Item = &Counts> {
+        std::iter::once(&self.former).filter(|_| !self.has_changed()).chain([&self.current])
     }
 
     /// The next sample takes its place, and another one begins if the rate has fallen.
@@ -216,13 +294,13 @@ impl OnlineCurve {
     /// Several of one block count several times.
     #[must_use]
     pub fn sampled(&self) -> f64 {
-        self.sampled
+        self.counts().map(|counts| counts.sampled).sum()
     }
 
     /// Reads, sampled or not, by the weight that they have left: at most 1 ÷ (1 − kept) times the most of an interval.
     #[must_use]
     pub fn reads(&self) -> f64 {
-        self.reads
+        self.counts().map(|counts| counts.reads).sum()
     }
 }
 
@@ -263,7 +341,7 @@ impl Curve for OnlineCurve {
 
     /// [`Self::reads`], rounded.
     fn requests(&self) -> u64 {
-        self.reads.round() as u64
+        self.reads().round() as u64
     }
 
     /// Blocks that are remembered.
@@ -273,12 +351,12 @@ impl Curve for OnlineCurve {
 
     /// Never rises. Where nothing was read, no size hits.
     fn points(&self, sizes: &[u64]) -> Vec<Point> {
-        let sums = self.histogram.sums();
-        let missing = if planted(Bug::AdjustmentMissing) { 0.0 } else { self.reads - self.represented };
-        let point = |size: &u64| {
-            let hits = if *size == 0 { 0.0 } else { (sums.below(*size) + missing).clamp(0.0, self.reads) };
-            let miss_ratio = if self.reads > 0.0 { (self.reads - hits) / self.reads } else { 1.0 };
-            Point { size_blocks: *size, hits: hits.round() as u64, requests: self.requests(), miss_ratio }
+        let (ratios, requests) = (Ratios::of(self.counts()), self.requests());
+        let point = |size: &u64| Point {
+            size_blocks: *size,
+            hits: ratios.hits(*size).round() as u64,
+            requests,
+            miss_ratio: ratios.misses(*size),
         };
         sizes.iter().map(point).collect()
     }

@@ -67,8 +67,9 @@ proptest! {
         share in prop::sample::select(vec![1.0, 0.5, 1e-30]),
         kept in prop::sample::select(vec![0.0, 0.5, 1.0, -3.0, 7.0, f64::NAN]),
         renewed_after in prop::sample::select(vec![0, 1, 5]),
+        change_max in prop::sample::select(vec![0.0, 0.1, 1.0, f64::NAN]),
     ) {
-        let mut curve = OnlineCurve::new(Online { rate: Rate::new(share).unwrap(), keys_max, kept, renewed_after });
+        let mut curve = OnlineCurve::new(Online { rate: Rate::new(share).unwrap(), keys_max, kept, renewed_after, change_max });
         let sizes = [0, 1, 2, 5, 20, 60, 1000, 1 << 40, u64::MAX];
         for step in steps {
             match step {
@@ -122,4 +123,25 @@ fn where_nothing_was_read_no_size_hits() {
     let points = curve.points(&[0, 1, 1000]);
     assert!(points.iter().all(|point| point.miss_ratio == 1.0 && point.hits == 0 && point.requests == 0), "{points:?}");
     assert_eq!(curve.distinct(), Some(0));
+}
+
+/// One interval of reads of so many blocks in turn, after many reads of a few.
+fn after_a_change(change_max: f64, reads: u64) -> f64 {
+    let mut curve = OnlineCurve::new(Online { change_max, ..Online::default() });
+    for read in 0..40_000u64 {
+        curve.observe(Access::Read, read % 100);
+    }
+    curve.end_interval();
+    for read in 0..reads {
+        curve.observe(Access::Read, 1000 + read % 1000);
+    }
+    curve.points(&[500])[0].miss_ratio
+}
+
+#[test]
+fn what_was_before_another_mix_does_not_count_if_that_is_asked_for() {
+    assert!(after_a_change(1.0, 4000) < 0.2);
+    assert_eq!(after_a_change(0.1, 4000), 1.0);
+    // So few reads may be chance.
+    assert!(after_a_change(0.1, 300) < 0.05);
 }

@@ -12,6 +12,7 @@ mod policy;
 mod pool;
 mod recovery;
 mod rig;
+mod sharing;
 mod sim;
 
 use std::fs;
@@ -77,6 +78,10 @@ enum Part {
     Policy,
     /// Files placed among thousands of benefactors of a staging pool
     Pool,
+    /// Read caches of two devices that share a budget while their loads change, beside fixed halves
+    Sharing,
+    /// Throughput while a read cache is resized
+    Resize,
 }
 
 impl Part {
@@ -93,6 +98,8 @@ impl Part {
             Self::Array => array::run(bench, report).context("arrays"),
             Self::Policy => policy::run(bench, report).context("policies"),
             Self::Pool => pool::run(bench, report).context("staging pool"),
+            Self::Sharing => sharing::run(bench, report).context("read caches that share"),
+            Self::Resize => sharing::resize::run(bench, report).context("a read cache that is resized"),
         }
     }
 }

@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use surgetank_allocation::{MissCurve, Observed, Sharer, Sharing};
+use surgetank_allocation::{Disk, MissCurve, Observed, Sharer, Sharing};
 use surgetank_device::volume::read_cache::{Observation, ReadCacheHandle, ReadCacheVolume};
-use surgetank_model::Bytes;
+use surgetank_model::{Bytes, Limits};
 use surgetank_readcache::engine::SEGMENT_DEFAULT;
 
 use super::status::ShareStatus;
@@ -26,13 +26,15 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 struct Served {
     lease: u64,
     handle: ReadCacheHandle,
-    /// What was observed at the end of the last interval.
-    former: Observation,
+    /// What was observed at the end of the last interval, and when that was.
+    former: (Observation, Instant),
 }
 
 struct State {
     sharing: Sharing,
     served: BTreeMap<String, Served>,
+    /// Of the backing volumes.
+    limits: BTreeMap<String, Limits>,
     /// Leases so far.
     leases: u64,
 }
@@ -76,8 +78,9 @@ impl Shares {
             Some((name.clone(), Sharer { slo: read_cache.slo.unwrap_or(slo), most: Bytes::new(most) }))
         };
         let sharers = config.devices.iter().filter_map(sharer).collect();
+        let limits = config.devices.iter().map(|(name, device)| (name.clone(), device.backing_limits)).collect();
         let sharing = Sharing::new(cache, Bytes::new(SEGMENT_DEFAULT.into()), sharers);
-        let state = Arc::new(Mutex::new(State { sharing, served: BTreeMap::new(), leases: 0 }));
+        let state = Arc::new(Mutex::new(State { sharing, served: BTreeMap::new(), limits, leases: 0 }));
         let (stop, stopped) = crossbeam_channel::bounded(0);
         let of_thread = state.clone();
         let spawned = std::thread::Builder::new()
@@ -92,7 +95,7 @@ impl Shares {
         let mut state = guard(&self.state);
         state.leases += 1;
         let number = state.leases;
-        let served = Served { lease: number, handle: handle.clone(), former: Observation::default() };
+        let served = Served { lease: number, handle: handle.clone(), former: (Observation::default(), Instant::now()) };
         state.served.insert(device.to_owned(), served);
         cache.share(state.sharing.limit(device).get());
         Lease { state: self.state.clone(), device: device.to_owned(), number }
@@ -112,6 +115,8 @@ impl Shares {
             fair_latency_ms: verdict.map(|verdict| ms(verdict.fair)),
             bound_ms: verdict.map(|verdict| ms(verdict.bound)),
             slo_met: verdict.map(|verdict| verdict.slo_met()),
+            predicted_ms: sharing.predicted(device).map(ms),
+            interval: sharing.intervals(),
             reason: sharing.reason(),
         })
     }
@@ -147,13 +152,17 @@ fn run(state: &Mutex<State>, interval: Duration, stop: &Receiver<()>) {
 
 /// An interval has ended. Caches are asked without the lock, since one may take its time. Why equal parts are all there is, if they are.
 fn plan(state: &Mutex<State>) -> Option<String> {
-    let served = guard(state).served.clone();
+    let (served, limits) = {
+        let state = guard(state);
+        (state.served.clone(), state.limits.clone())
+    };
     let mut observed = BTreeMap::new();
     for (name, Served { lease, handle, former }) in served {
         let Some(observation) = handle.observe(TIMEOUT) else { continue };
-        observed.insert(name.clone(), of_interval(&observation, &former));
+        let now = (observation, Instant::now());
+        observed.insert(name.clone(), of_interval(&now, &former, limits.get(&name).copied().unwrap_or_default()));
         if let Some(served) = guard(state).served.get_mut(&name).filter(|served| served.lease == lease) {
-            served.former = observation;
+            served.former = now;
         }
     }
     let mut state = guard(state);
@@ -162,15 +171,31 @@ fn plan(state: &Mutex<State>) -> Option<String> {
     state.sharing.reason()
 }
 
-fn of_interval(now: &Observation, former: &Observation) -> Observed {
+fn of_interval(now: &(Observation, Instant), former: &(Observation, Instant), limits: Limits) -> Observed {
+    let elapsed_s = now.1.duration_since(former.1).as_secs_f64().max(f64::MIN_POSITIVE);
+    let (now, former) = (&now.0, &former.0);
     let reads = now.reads.since(former.reads);
     let curve = now.misses.as_ref().filter(|misses| misses.sampled > 0.0).and_then(|misses| {
         let curve = MissCurve::from_measured(&misses.points, Bytes::new(misses.block.into())).ok()?;
         Some((curve, misses.sampled))
     });
-    let waits =
-        (now.member_reads.since(former.member_reads).mean(), now.backing_reads.since(former.backing_reads).mean());
-    Observed { curve, reads: reads.count, latency: reads.mean(), waits }
+    let (hits, misses) = (now.member_reads.since(former.member_reads), now.backing_reads.since(former.backing_reads));
+    let missed = now.status.missed_bytes.saturating_sub(former.status.missed_bytes);
+    let disk = missed.checked_div(misses.count).map(|bytes| {
+        let busy = limits.service_time(bytes);
+        Disk { busy, utilization: busy.as_secs_f64() * misses.count as f64 / elapsed_s }
+    });
+    let hit = now.status.hit_bytes.saturating_sub(former.status.hit_bytes);
+    Observed {
+        curve,
+        reads: reads.count,
+        latency: reads.mean(),
+        misses: (hit + missed > 0).then(|| missed as f64 / (hit + missed) as f64),
+        waits: (hits.mean(), misses.mean()),
+        in_flight: reads.total.as_secs_f64() / elapsed_s,
+        disk,
+        cached: Bytes::new(now.status.cached_bytes),
+    }
 }
 
 /// The next step towards the plan.

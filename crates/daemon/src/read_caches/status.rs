@@ -65,7 +65,7 @@ pub struct ShareStatus {
     pub fair_gib: f64,
     /// What reads took on average in the last interval that had enough; `null`: none had.
     pub latency_ms: Option<f64>,
-    /// What they were expected to take.
+    /// What they were expected to take when that interval began.
     pub expected_ms: Option<f64>,
     /// What they would have taken with an equal part, as far as is known.
     pub fair_latency_ms: Option<f64>,
@@ -73,6 +73,12 @@ pub struct ShareStatus {
     pub bound_ms: Option<f64>,
     /// Whether they took no more.
     pub slo_met: Option<bool>,
+    /// What reads are expected to take in the interval that runs; `null`: nothing is known of them yet.
+    #[serde(default)]
+    pub predicted_ms: Option<f64>,
+    /// Intervals that have ended.
+    #[serde(default)]
+    pub interval: u64,
     /// Why equal parts are all there is; `null`: they are not, or nothing was read yet.
     pub reason: Option<String>,
 }

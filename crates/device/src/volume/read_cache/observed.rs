@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use surgetank_model::{Instant, Operation, RequestId};
-use surgetank_mrc::online::{Access, OnlineCurve};
+use surgetank_mrc::online::{Access, Online, OnlineCurve};
 use surgetank_mrc::{Curve, Point, spread_sizes};
 use surgetank_readcache::Status;
 
@@ -11,6 +11,8 @@ use super::VolumeIo;
 
 /// Sizes of which a curve has a point.
 const POINTS: u32 = 128;
+/// An interval whose miss ratios are others by more than this, at some size, is one of another mix of accesses.
+const CHANGE_MAX: f64 = 0.1;
 
 /// How long some I/Os took, since the device is served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,8 +69,14 @@ pub struct Observation {
 }
 
 /// Looks at the accesses to a device, as its cache sees them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Watch(OnlineCurve);
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self(OnlineCurve::new(Online { change_max: CHANGE_MAX, ..Online::default() }))
+    }
+}
 
 impl Watch {
     /// An access. One that covers parts of blocks is read past the cache, and removes what it writes from it.
