@@ -9,10 +9,10 @@ use surgetank_allocation::{
     baselines, confidence, solve,
 };
 use surgetank_model::Bytes;
-use surgetank_mrc::Rate;
+use surgetank_mrc::online::{Access, Online, OnlineCurve};
+use surgetank_mrc::{Curve, Rate};
 
 use crate::case::{Case, CaseError, Measured, Times};
-use crate::online::OnlineCurve;
 use crate::system::{Grant, Layout, Sharing, System};
 
 /// A scheme of the paper's figures, or ours.
@@ -76,6 +76,8 @@ pub(crate) struct Controller<'a> {
     case: &'a Case,
     scheme: Scheme,
     curves: Vec<OnlineCurve>,
+    /// At which sizes, in blocks, each curve has a point.
+    sizes: Vec<Vec<u64>>,
     mlms: Mlms,
     plan: Option<Plan>,
     violations: Vec<u32>,
@@ -96,6 +98,11 @@ pub(crate) struct Controller<'a> {
     /// Intervals that have ended.
     ended: usize,
 }
+
+/// What was counted in an interval counts for this much after the next one.
+const COUNTS_KEPT: f64 = 0.8;
+/// Points of a curve.
+const POINTS: u64 = 256;
 
 /// How fast latencies and biases follow what is measured.
 const FOLLOWS: f64 = 0.3;
@@ -121,14 +128,15 @@ impl<'a> Controller<'a> {
     pub fn new(case: &'a Case, scheme: Scheme) -> Result<Self, CaseError> {
         let rate = Rate::new(case.sampled).map_err(|error| CaseError(error.to_string()))?;
         let layout = &case.layout;
-        let curve = |reach: &crate::system::Reach| {
-            let second: u64 = reach.level2.iter().map(|server| layout.level2[*server]).sum();
-            OnlineCurve::new(rate, layout.level1[reach.level1] + second)
+        let curve = |_| OnlineCurve::new(Online { rate, kept: COUNTS_KEPT, ..Online::default() });
+        let reached = |reach: &crate::system::Reach| {
+            layout.level1[reach.level1] + reach.level2.iter().map(|server| layout.level2[*server]).sum::<u64>()
         };
         Ok(Self {
             case,
             scheme,
             curves: layout.reach.iter().map(curve).collect(),
+            sizes: layout.reach.iter().map(|reach| sizes(reached(reach))).collect(),
             mlms: Mlms::default(),
             plan: None,
             violations: vec![0; layout.reach.len()],
@@ -149,7 +157,7 @@ impl<'a> Controller<'a> {
 
     /// Accesses of an application.
     pub fn feed(&mut self, application: usize, blocks: &[u64]) {
-        self.curves[application].feed(blocks);
+        blocks.iter().for_each(|block| self.curves[application].observe(Access::Read, *block));
     }
 
     /// Before the first interval.
@@ -166,7 +174,7 @@ impl<'a> Controller<'a> {
         if !self.watches() {
             return Ok(None);
         }
-        self.curves.iter_mut().for_each(OnlineCurve::age);
+        self.curves.iter_mut().for_each(OnlineCurve::end_interval);
         if let Some(disk_ms) = disk_ms {
             let known = self.disk_ms > 0.0;
             self.disk_ms = if known { self.disk_ms + FOLLOWS * (disk_ms - self.disk_ms) } else { disk_ms };
@@ -235,12 +243,13 @@ impl<'a> Controller<'a> {
     }
 
     fn all_curves(&self) -> Result<Option<Vec<MissCurve>>, CaseError> {
-        let block = self.case.layout.block;
-        self.curves
-            .iter()
-            .map(|curve| curve.curve(block).map_err(|error| CaseError(error.to_string())).transpose())
-            .collect::<Option<Result<Vec<_>, _>>>()
-            .transpose()
+        if self.curves.iter().any(|curve| curve.sampled() == 0.0) {
+            return Ok(None);
+        }
+        let block = Bytes::new(self.case.layout.block);
+        let curve = |(curve, sizes): (&OnlineCurve, &Vec<u64>)| MissCurve::from_measured(&curve.points(sizes), block);
+        let all: Result<Vec<MissCurve>, _> = self.curves.iter().zip(&self.sizes).map(curve).collect();
+        all.map(Some).map_err(|error| CaseError(error.to_string()))
     }
 
     fn problem(&self, curves: &[MissCurve], measured: &[Measured]) -> Result<Problem, CaseError> {
@@ -260,7 +269,7 @@ impl<'a> Controller<'a> {
             let bound_ms = measured[index].predicted_fair_ms * (1.0 + self.case.slos[index]);
             let margin = match self.case.deviations {
                 Some(deviations) if bound_ms > 0.0 => {
-                    let noise = confidence::margin(self.curves[index].sampled(), latencies, bound_ms, deviations);
+                    let noise = confidence::margin(self.curves[index].sampled() as u64, latencies, bound_ms, deviations);
                     (noise + self.excess[index]).min(MARGIN_MAX)
                 }
                 _ => 0.0,
@@ -368,6 +377,17 @@ impl<'a> Controller<'a> {
     pub fn basis(&self) -> Option<&Basis> {
         self.plan.as_ref().map(|plan| &plan.basis)
     }
+}
+
+/// Closer together where there are few blocks.
+fn sizes(blocks_max: u64) -> Vec<u64> {
+    let at = |step: u64| {
+        let part = step as f64 / POINTS as f64;
+        (blocks_max as f64 * part * (0.3 + 0.7 * part)).round() as u64
+    };
+    let mut sizes: Vec<u64> = (1..=POINTS).map(at).filter(|size| *size > 0).collect();
+    sizes.dedup();
+    sizes
 }
 
 fn name(level: &str, index: usize) -> String {

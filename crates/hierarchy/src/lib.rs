@@ -3,7 +3,6 @@
 //! - [`System`]: partitions that can be resized in two levels, on several servers, exclusive or inclusive, or shared;
 //! - [`Disks`]: queues whose latency depends on the load;
 //! - [`Load`]: accesses with their times, from [`mixes`] of applications or from traces;
-//! - [`OnlineCurve`]: miss-ratio curves while an application runs;
 //! - [`Case`]: enforcement intervals under a [`Scheme`], and beside it the fair share over the same accesses, by which SLOs are judged.
 
 mod case;
@@ -11,7 +10,6 @@ mod control;
 mod disk;
 mod load;
 pub mod mixes;
-mod online;
 mod place;
 pub mod planted;
 mod system;
@@ -20,7 +18,6 @@ pub use case::{Case, CaseError, Interval, Judged, Measured, Outcome, Times};
 pub use control::Scheme;
 pub use disk::{DiskType, Disks};
 pub use load::{Access, Area, Load, Pattern, Phase, Source};
-pub use online::OnlineCurve;
 pub use place::BLOCKS_MAX;
 pub use surgetank_allocation::Hierarchy;
 pub use system::{Answer, Grant, Layout, Reach, Replacement, Sharing, System};

@@ -22,8 +22,6 @@ surgetank_model::plant_bugs! {
         NoQueue,
         /// A shared cache confuses blocks of different applications.
         BlocksConfused,
-        /// Curves never forget.
-        NoAgeing,
         /// The SLO is judged by the latency that the plan predicts.
         PlanBelieved,
         /// Accesses of an interval count in the next one.

@@ -38,9 +38,8 @@ fn a_split_share_reaches_the_hull() {
 }
 
 #[test]
-fn disks_have_queues_and_curves_forget() {
+fn disks_have_queues() {
     all(5, ratios::disk);
-    all(1, ratios::ageing);
 }
 
 #[test]

@@ -16,7 +16,6 @@ const RUNS: &[(&str, Run, u64)] = &[
     ("several servers", ratios::spread, 8),
     ("split shares", ratios::split, 3),
     ("disks", ratios::disk, 5),
-    ("ageing", ratios::ageing, 1),
     ("cases", cases::run, 3),
 ];
 

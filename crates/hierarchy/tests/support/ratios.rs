@@ -2,10 +2,10 @@
 
 use surgetank_allocation::hull::Hull;
 use surgetank_allocation::{Hierarchy, MissCurve};
-use surgetank_hierarchy::{Answer, DiskType, Disks, Grant, Layout, OnlineCurve, Reach, Replacement, Sharing, System};
+use surgetank_hierarchy::{Answer, DiskType, Disks, Grant, Layout, Reach, Replacement, Sharing, System};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
-use surgetank_mrc::{Curve, ExactLru, Policy, Rate, Simulation};
+use surgetank_mrc::{Curve, ExactLru, Policy, Simulation};
 
 use super::ensure;
 
@@ -135,20 +135,6 @@ pub fn disk(seed: u64) -> Result<(), String> {
     };
     let (idle, busy) = (mean_ms(200.0), mean_ms(6.0));
     ensure(busy > 1.5 * idle, || format!("{busy} ms busy, {idle} ms idle"))
-}
-
-/// A curve forgets what an application did before.
-pub fn ageing(_: u64) -> Result<(), String> {
-    let mut online = OnlineCurve::new(Rate::ALL, 4000);
-    for interval in 0..20 {
-        let looped = if interval < 5 { 3000 } else { 500 };
-        let keys: Vec<u64> = (0..6000).map(|at| at % looped).collect();
-        online.feed(&keys);
-        online.age();
-    }
-    let curve = online.curve(1).map_err(|error| error.to_string())?;
-    let misses = curve.map_or(1.0, |curve| curve.at(600.0));
-    ensure(misses < 0.05, || format!("a loop of 500 blocks misses {misses} with 600"))
 }
 
 /// What the first level missed.
