@@ -269,7 +269,8 @@ impl<'a> Controller<'a> {
             let bound_ms = measured[index].predicted_fair_ms * (1.0 + self.case.slos[index]);
             let margin = match self.case.deviations {
                 Some(deviations) if bound_ms > 0.0 => {
-                    let noise = confidence::margin(self.curves[index].sampled() as u64, latencies, bound_ms, deviations);
+                    let noise =
+                        confidence::margin(self.curves[index].sampled() as u64, latencies, bound_ms, deviations);
                     (noise + self.excess[index]).min(MARGIN_MAX)
                 }
                 _ => 0.0,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use surgetank_pool_core::id::{Inode, SessionId};
+use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::locks::Ranges;
 use surgetank_pool_core::meta::operation::{Granted, Locking, Operation, Refusal, Reply as Done};
 use tokio::time::Instant;
@@ -12,18 +12,6 @@ use super::{Error, PoolClient, senseless};
 use crate::manager::{Ended, Reply, Request};
 
 impl PoolClient {
-    /// The session's number.
-    #[must_use]
-    pub fn session(&self) -> SessionId {
-        self.inner.session
-    }
-
-    /// Whether the session has certainly not ended, by this machine's clock: nobody else has been given its locks.
-    #[must_use]
-    pub fn is_sure(&self) -> bool {
-        !self.is_over() && Instant::now() < *self.inner.sure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The session has these locks of a file instead of those that it had; `had`: these, unless it had all locks of the file.
     ///
     /// # Errors

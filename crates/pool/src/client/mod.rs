@@ -7,6 +7,7 @@ mod locks;
 mod nodes;
 mod reader;
 mod revoke;
+mod session;
 mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,7 @@ use self::locks::AskedAt;
 pub use self::nodes::{Held, Owner, Stat};
 use self::reader::AtTarget;
 pub use self::reader::Reader;
+use self::session::renew;
 pub use self::writer::Writer;
 use crate::benefactor::Benefactor;
 use crate::chunks;
@@ -256,28 +258,6 @@ impl PoolClient {
         }
     }
 
-    /// Ends the session. Files that are still open for writing count as torn.
-    ///
-    /// # Errors
-    /// [`Error`]: it ends by itself then.
-    pub async fn end(self) -> Result<(), Error> {
-        self.finish().await
-    }
-
-    /// The same for a session that several use; what any of them asks afterwards fails.
-    ///
-    /// # Errors
-    /// [`Error`]: it ends by itself then.
-    pub async fn finish(&self) -> Result<(), Error> {
-        let Inner { session, lease, .. } = *self.inner;
-        if self.inner.over.load(Ordering::Relaxed) {
-            return Err(Error::SessionEnded(self.inner.config.mount.clone()));
-        }
-        // Its lease has ended by then, if nobody answers.
-        let until = self.inner.until().min(*self.inner.sure.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(self.inner.managers.ask_until(until, |_| Request::End(session, lease)).await.map(|_| ())?)
-    }
-
     /// Makes a file that is not there, and opens it for writing.
     ///
     /// # Errors
@@ -403,23 +383,6 @@ impl PoolClient {
 
 fn senseless() -> Error {
     Error::Managers("a manager's answer makes no sense: it is of another version".to_owned())
-}
-
-/// Renews the session's lease, until it has ended.
-async fn renew(inner: Arc<Inner>, time: Duration) {
-    loop {
-        tokio::time::sleep(time / 4).await;
-        let asked = AskedAt::default();
-        let renewed = inner.managers.ask_until(Instant::now(), |_| asked.now(Request::Renew(inner.lease))).await;
-        match renewed {
-            Ok(Reply::Renewed(false)) => {
-                inner.over.store(true, Ordering::Relaxed);
-                return;
-            }
-            Ok(_) => *inner.sure.lock().unwrap_or_else(PoisonError::into_inner) = asked.last() + time,
-            Err(error) => tracing::warn!("the session is not renewed: {error}"),
-        }
-    }
 }
 
 impl Inner {
