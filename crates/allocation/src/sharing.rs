@@ -20,6 +20,8 @@ use crate::problem::{Application, Description, Estimate, Hierarchy, Latencies, M
 const READS_LEAST: u64 = 50;
 /// What a new measurement weighs beside the former ones.
 const WEIGHT: f64 = 0.5;
+/// Intervals without a read after which the accesses of one do not count any more: little is left of their weight by then.
+const IDLE_MAX: u32 = 10;
 /// By how much a model is corrected at most.
 const CORRECTION: (f64, f64) = (0.25, 4.0);
 /// Deviations by which a sampled curve may be wrong: it is in 19 of 20 cases.
@@ -104,6 +106,8 @@ struct Member {
     known: Option<Known>,
     violations: u32,
     verdict: Option<Verdict>,
+    /// Intervals in a row in which nothing was read.
+    idle: u32,
 }
 
 /// See the module.
@@ -122,7 +126,7 @@ impl Sharing {
     /// All begin with their fair shares. Shares are whole segments.
     #[must_use]
     pub fn new(budget: Bytes, segment: Bytes, sharers: BTreeMap<String, Sharer>) -> Self {
-        let member = |sharer| Member { sharer, known: None, violations: 0, verdict: None };
+        let member = |sharer| Member { sharer, known: None, violations: 0, verdict: None, idle: 0 };
         let members: BTreeMap<String, Member> =
             sharers.into_iter().map(|(name, sharer)| (name, member(sharer))).collect();
         let mut sharing = Self { budget, segment, members, plan: None, trouble: None, ledger: Ledger::new(budget) };
@@ -169,14 +173,14 @@ impl Sharing {
     /// An interval has ended: plans the next one.
     pub fn end_interval(&mut self, observed: &BTreeMap<String, Observed>) {
         let fair = self.fair_share();
-        for (name, observed) in observed {
-            let limit = self.ledger.limit(name);
-            if let Some(member) = self.members.get_mut(name) {
-                member.observe(observed, limit, fair);
+        for (name, member) in &mut self.members {
+            match observed.get(name) {
+                Some(observed) if observed.reads > 0 => member.observe(observed, self.ledger.limit(name), fair),
+                _ => member.rest(),
             }
         }
         let known: Vec<Application> =
-            self.members.iter().filter_map(|(name, member)| member.application(name)).collect();
+            self.members.iter().filter_map(|(name, member)| member.application(name, fair)).collect();
         let reserved = fair.get().saturating_mul((self.members.len() - known.len()) as u64);
         (self.plan, self.trouble) = match self.problem(known, self.budget.get().saturating_sub(reserved)) {
             None => (None, None),
@@ -219,7 +223,17 @@ impl Sharing {
 }
 
 impl Member {
+    /// It read nothing, or is not served: it was not above its bound, and after some time it has its fair share again.
+    fn rest(&mut self) {
+        self.violations = 0;
+        self.idle = self.idle.saturating_add(1);
+        if self.idle >= IDLE_MAX {
+            (self.known, self.verdict) = (None, None);
+        }
+    }
+
     fn observe(&mut self, observed: &Observed, limit: Bytes, fair: Bytes) {
+        self.idle = 0;
         let Some((curve, sampled)) = &observed.curve else { return };
         let former = self.known.take();
         let smooth = |new: Option<Duration>, former: Option<Duration>| match (new, former) {
@@ -239,7 +253,9 @@ impl Member {
         if let Some(latency) = observed.latency.filter(|_| observed.reads >= READS_LEAST) {
             let fair = known.latency(fair);
             let bound = match self.sharer.slo {
-                Slo::AboveFair(above) => fair.mul_f64(1.0 + above),
+                Slo::AboveFair(above) => {
+                    Duration::try_from_secs_f64(fair.as_secs_f64() * (1.0 + above)).unwrap_or(Duration::MAX)
+                }
                 Slo::Latency(bound) => bound,
             };
             let verdict = Verdict { latency, expected: expected.unwrap_or_else(|| known.latency(limit)), fair, bound };
@@ -254,14 +270,18 @@ impl Member {
         self.known = Some(known);
     }
 
-    fn application(&self, name: &str) -> Option<Application> {
+    fn application(&self, name: &str, fair: Bytes) -> Option<Application> {
         let known = self.known.as_ref()?;
         let latencies = known.latencies();
         let bound_ms = self.verdict.map_or(latencies.disk, |verdict| verdict.bound).as_secs_f64() * 1e3;
         // The estimates of both shares are from one sample, and are wrong in the same direction.
         let most = match self.sharer.slo {
             Slo::AboveFair(above) => above / (1.0 + above) / 2.0,
-            Slo::Latency(_) => 1.0,
+            // Where the fair share holds the bound by the estimate, too few samples do not make that infeasible.
+            Slo::Latency(bound) => match 1.0 - known.latency(fair).div_duration_f64(bound) {
+                left if left > 0.0 => left,
+                _ => 1.0,
+            },
         };
         Some(Application {
             name: name.to_owned(),
@@ -355,6 +375,50 @@ mod tests {
         sharing.end_interval(&BTreeMap::from([("a".to_owned(), a), ("b".to_owned(), b)]));
         settle(&mut sharing);
         assert_eq!((sharing.limit("a"), sharing.limit("b")), (mib(100), mib(100)));
+    }
+
+    /// What `a` can have when `b`, which was seen for some intervals, reads nothing any more.
+    fn after_rest(slo: Slo, factors: &[f64], rest: &dyn Fn(u32) -> Option<Observed>) -> (Bytes, Option<String>) {
+        let mut sharing = sharing(slo);
+        let (hot, scan) = (curve(&[(50, 0.9), (150, 0.1)]), curve(&[(1000, 0.5)]));
+        let a = |sharing: &Sharing| ("a".to_owned(), observed(&hot, sharing.limit("a"), 1.0));
+        for factor in factors {
+            let b = ("b".to_owned(), observed(&scan, sharing.limit("b"), *factor));
+            sharing.end_interval(&BTreeMap::from([a(&sharing), b]));
+            settle(&mut sharing);
+        }
+        for interval in 0..2 * IDLE_MAX {
+            let b = rest(interval).map(|observed| ("b".to_owned(), observed));
+            sharing.end_interval(&[a(&sharing)].into_iter().chain(b).collect());
+            settle(&mut sharing);
+            if interval + 1 < IDLE_MAX {
+                assert_eq!(sharing.reason(), None, "{interval}");
+            }
+        }
+        (sharing.limit("a"), sharing.reason())
+    }
+
+    #[test]
+    fn one_that_reads_nothing_any_more_keeps_nobody_from_a_share_and_has_its_fair_one() {
+        let fair = (mib(100), None);
+        // It is gone after two violations, with a bound above its fair share's latency.
+        assert_eq!(after_rest(Slo::AboveFair(0.05), &[1.0, 1.0, 1.3, 1.6], &|_| None), fair);
+        // It is served, and what was sampled fades.
+        let fading = |interval: u32| {
+            let sampled = 1e3 * 0.6_f64.powi(interval as i32);
+            let scan = curve(&[(1000, 0.5)]);
+            Some(Observed { curve: Some((scan, sampled)), reads: 0, latency: None, waits: (None, None) })
+        };
+        assert_eq!(after_rest(Slo::Latency(Duration::from_millis(11)), &[1.0, 1.0], &fading), fair);
+    }
+
+    #[test]
+    fn an_slo_that_promises_nothing_is_one() {
+        let mut sharing = sharing(Slo::AboveFair(1e300));
+        let scan = curve(&[(1000, 0.9)]);
+        let observed = ["a", "b"].map(|name| (name.to_owned(), observed(&scan, sharing.limit(name), 1.0)));
+        sharing.end_interval(&observed.into());
+        assert_eq!(sharing.verdict("a").map(|verdict| verdict.slo_met()), Some(true));
     }
 
     #[test]
