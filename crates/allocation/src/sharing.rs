@@ -33,6 +33,8 @@ const READS_ENOUGH: u64 = 500;
 const SATURATED: f64 = 0.8;
 /// A share that changed by more than this part of the budget in an interval, or a cache that took in as much, was another one at its end.
 const SETTLED: u64 = 16;
+/// Intervals without a read after which the accesses of one do not count any more: little is left of their weight by then.
+const IDLE_MAX: u32 = 10;
 /// By how much a model is corrected at most.
 const CORRECTION: (f64, f64) = (0.25, 4.0);
 /// What a cache is worth, as a part of a cache of the curve: at first, at least and at most.
@@ -156,6 +158,8 @@ struct Member {
     predicted: Option<Duration>,
     /// What it might have, and what its cache had, when the interval began.
     former: (Bytes, Bytes),
+    /// Intervals in a row in which nothing was read.
+    idle: u32,
 }
 
 /// See the module.
@@ -182,6 +186,7 @@ impl Sharing {
             verdict: None,
             predicted: None,
             former: Default::default(),
+            idle: 0,
         };
         let members: BTreeMap<String, Member> =
             sharers.into_iter().map(|(name, sharer)| (name, member(sharer))).collect();
@@ -243,13 +248,17 @@ impl Sharing {
     pub fn end_interval(&mut self, observed: &BTreeMap<String, Observed>) {
         self.intervals += 1;
         let fair = self.fair_share();
-        for (name, observed) in observed {
+        for (name, member) in &mut self.members {
             let limit = self.ledger.limit(name);
-            if let Some(member) = self.members.get_mut(name) {
-                let moved = |now: Bytes, former: Bytes| now.get().abs_diff(former.get()) > self.budget.get() / SETTLED;
-                let is_settled = !moved(limit, member.former.0) && !moved(observed.cached, member.former.1);
-                member.former = (limit, observed.cached);
-                member.observe(observed, is_settled, limit, fair);
+            match observed.get(name) {
+                Some(observed) if observed.reads > 0 => {
+                    let moved =
+                        |now: Bytes, former: Bytes| now.get().abs_diff(former.get()) > self.budget.get() / SETTLED;
+                    let is_settled = !moved(limit, member.former.0) && !moved(observed.cached, member.former.1);
+                    member.former = (limit, observed.cached);
+                    member.observe(observed, is_settled, limit, fair);
+                }
+                _ => member.rest(),
             }
         }
         let known: Vec<Application> =
@@ -300,7 +309,17 @@ impl Sharing {
 }
 
 impl Member {
+    /// It read nothing, or is not served: it was not above its bound, and after some time it has its fair share again.
+    fn rest(&mut self) {
+        self.violations = 0;
+        self.idle = self.idle.saturating_add(1);
+        if self.idle >= IDLE_MAX {
+            (self.known, self.verdict) = (None, None);
+        }
+    }
+
     fn observe(&mut self, observed: &Observed, is_settled: bool, limit: Bytes, fair: Bytes) {
+        self.idle = 0;
         let Some((curve, sampled)) = &observed.curve else { return };
         let former = self.known.take();
         let weight = if observed.reads >= READS_ENOUGH { 1.0 } else { WEIGHT };
@@ -333,7 +352,9 @@ impl Member {
         if let Some(latency) = observed.latency.filter(|_| observed.reads >= READS_LEAST) {
             let fair = known.latency(fair);
             let bound = match self.sharer.slo {
-                Slo::AboveFair(above) => fair.mul_f64(1.0 + above),
+                Slo::AboveFair(above) => {
+                    Duration::try_from_secs_f64(fair.as_secs_f64() * (1.0 + above)).unwrap_or(Duration::MAX)
+                }
                 Slo::Latency(bound) => bound,
             };
             let verdict =
@@ -356,7 +377,11 @@ impl Member {
         // The estimates of both shares are from one sample, and are wrong in the same direction.
         let most = match self.sharer.slo {
             Slo::AboveFair(above) => above / (1.0 + above) / 2.0,
-            Slo::Latency(_) => 1.0,
+            // Where the fair share holds the bound by the estimate, too few samples do not make that infeasible.
+            Slo::Latency(bound) => match 1.0 - known.latency(fair).div_duration_f64(bound) {
+                left if left > 0.0 => left,
+                _ => 1.0,
+            },
         };
         Some(Application {
             name: name.to_owned(),
@@ -482,6 +507,57 @@ mod tests {
         sharing.end_interval(&BTreeMap::from([("a".to_owned(), a), ("b".to_owned(), b)]));
         settle(&mut sharing);
         assert_eq!((sharing.limit("a"), sharing.limit("b")), (mib(100), mib(100)));
+    }
+
+    /// What `a` can have when `b`, which was seen for some intervals, reads nothing any more.
+    fn after_rest(slo: Slo, factors: &[f64], rest: &dyn Fn(u32) -> Option<Observed>) -> (Bytes, Option<String>) {
+        let mut sharing = sharing(slo);
+        let (hot, scan) = (curve(&[(50, 0.9), (150, 0.1)]), curve(&[(1000, 0.5)]));
+        let a = |sharing: &Sharing| ("a".to_owned(), observed(&hot, sharing.limit("a"), 1.0));
+        for factor in factors {
+            let b = ("b".to_owned(), observed(&scan, sharing.limit("b"), *factor));
+            sharing.end_interval(&BTreeMap::from([a(&sharing), b]));
+            settle(&mut sharing);
+        }
+        for interval in 0..2 * IDLE_MAX {
+            let b = rest(interval).map(|observed| ("b".to_owned(), observed));
+            sharing.end_interval(&[a(&sharing)].into_iter().chain(b).collect());
+            settle(&mut sharing);
+            if interval + 1 < IDLE_MAX {
+                assert_eq!(sharing.reason(), None, "{interval}");
+            }
+        }
+        (sharing.limit("a"), sharing.reason())
+    }
+
+    #[test]
+    fn one_that_reads_nothing_any_more_keeps_nobody_from_a_share_and_has_its_fair_one() {
+        let fair = (mib(100), None);
+        // It is gone after two violations, with a bound above its fair share's latency.
+        assert_eq!(after_rest(Slo::AboveFair(0.05), &[1.0, 1.0, 1.3, 1.6], &|_| None), fair);
+        // It is served, and what was sampled fades.
+        let fading = |interval: u32| {
+            let sampled = 1e3 * 0.6_f64.powi(interval as i32);
+            let scan = curve(&[(1000, 0.5)]);
+            let idle = Observed {
+                reads: 0,
+                latency: None,
+                misses: None,
+                waits: (None, None),
+                ..observed(&scan, mib(100), 1.0)
+            };
+            Some(Observed { curve: Some((scan, sampled)), in_flight: 0.0, ..idle })
+        };
+        assert_eq!(after_rest(Slo::Latency(Duration::from_millis(11)), &[1.0, 1.0], &fading), fair);
+    }
+
+    #[test]
+    fn an_slo_that_promises_nothing_is_one() {
+        let mut sharing = sharing(Slo::AboveFair(1e300));
+        let scan = curve(&[(1000, 0.9)]);
+        let observed = ["a", "b"].map(|name| (name.to_owned(), observed(&scan, sharing.limit(name), 1.0)));
+        sharing.end_interval(&observed.into());
+        assert_eq!(sharing.verdict("a").map(|verdict| verdict.slo_met()), Some(true));
     }
 
     #[test]

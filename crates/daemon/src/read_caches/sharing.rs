@@ -28,6 +28,8 @@ struct Served {
     handle: ReadCacheHandle,
     /// What was observed at the end of the last interval, and when that was.
     former: (Observation, Instant),
+    /// The limit that it was told last, and took.
+    told: Bytes,
 }
 
 struct State {
@@ -95,9 +97,10 @@ impl Shares {
         let mut state = guard(&self.state);
         state.leases += 1;
         let number = state.leases;
-        let served = Served { lease: number, handle: handle.clone(), former: (Observation::default(), Instant::now()) };
-        state.served.insert(device.to_owned(), served);
-        cache.share(state.sharing.limit(device).get());
+        let told = state.sharing.limit(device);
+        let former = (Observation::default(), Instant::now());
+        state.served.insert(device.to_owned(), Served { lease: number, handle: handle.clone(), former, told });
+        cache.share(told.get());
         Lease { state: self.state.clone(), device: device.to_owned(), number }
     }
 
@@ -157,7 +160,7 @@ fn plan(state: &Mutex<State>) -> Option<String> {
         (state.served.clone(), state.limits.clone())
     };
     let mut observed = BTreeMap::new();
-    for (name, Served { lease, handle, former }) in served {
+    for (name, Served { lease, handle, former, .. }) in served {
         let Some(observation) = handle.observe(TIMEOUT) else { continue };
         let now = (observation, Instant::now());
         observed.insert(name.clone(), of_interval(&now, &former, limits.get(&name).copied().unwrap_or_default()));
@@ -200,18 +203,34 @@ fn of_interval(now: &(Observation, Instant), former: &(Observation, Instant), li
 
 /// The next step towards the plan.
 fn go_on(state: &Mutex<State>) {
-    let served = guard(state).served.clone();
+    let asked: Vec<(String, Served)> = {
+        let State { served, sharing, .. } = &*guard(state);
+        // One that has not taken its limit may grow: what it has does not count.
+        let has_limit = |(name, served): &(&String, &Served)| served.told == sharing.limit(name);
+        served.iter().filter(has_limit).map(|(name, served)| (name.clone(), served.clone())).collect()
+    };
     // One that does not answer may have all that it may have.
-    let held = served.iter().filter_map(|(name, Served { handle, .. })| {
+    let held = asked.into_iter().filter_map(|(name, Served { lease, handle, .. })| {
         let looked = handle.look().wait(TIMEOUT)?.ok();
-        looked.map(|()| (name.clone(), Bytes::new(handle.status().held_bytes)))
+        looked.map(|()| (name, (lease, Bytes::new(handle.status().held_bytes))))
     });
-    let held: BTreeMap<String, Bytes> = held.collect();
-    let changed = guard(state).sharing.step(&held);
-    for (name, limit) in changed {
-        let Some(Served { handle, .. }) = served.get(&name) else { continue };
+    let held: Vec<(String, (u64, Bytes))> = held.collect();
+    let untold: Vec<(String, Served, Bytes)> = {
+        let State { served, sharing, .. } = &mut *guard(state);
+        // Another one may be in its place meanwhile.
+        let is_same =
+            |(name, (lease, _)): &(String, (u64, Bytes))| served.get(name).is_some_and(|served| served.lease == *lease);
+        sharing.step(&held.into_iter().filter(is_same).map(|(name, (_, held))| (name, held)).collect());
+        let limits = served.iter().map(|(name, served)| (name.clone(), served.clone(), sharing.limit(name)));
+        limits.filter(|(_, served, limit)| served.told != *limit).collect()
+    };
+    for (name, Served { lease, handle, .. }, limit) in untold {
         if !matches!(handle.set_limit(Some(limit.get())).wait(TIMEOUT), Some(Ok(()))) {
             tracing::warn!(device = name, "its read cache does not answer, and may be larger than it should be");
+            continue;
+        }
+        if let Some(served) = guard(state).served.get_mut(&name).filter(|served| served.lease == lease) {
+            served.told = limit;
         }
     }
 }

@@ -52,7 +52,8 @@ impl Engine {
         if self.placement.open(queue).is_some() {
             return true;
         }
-        if self.buffers.len() >= BUFFERS_MAX || self.placement.free_segments() <= spare {
+        // Without room not even survivors, which were being read when it was taken away, open one: it would stay.
+        if self.limit == 0 || self.buffers.len() >= BUFFERS_MAX || self.placement.free_segments() <= spare {
             return false;
         }
         let Some(segment) = self.placement.open_segment(queue) else { return false };

@@ -73,11 +73,12 @@ impl Placement {
             space.segments -= 1;
             self.spare.push(segment);
             self.set_state(segment, State::Free);
+            self.take_parked();
         }
     }
 
     /// Takes parked segments into use again, as far as the cache may be larger.
-    fn take_parked(&mut self) {
+    pub(super) fn take_parked(&mut self) {
         let room = if planted(Bug::LimitForgotten) { u32::MAX } else { self.limit.saturating_sub(self.held()) };
         for _ in 0..room {
             let with_parked = self.spaces.iter_mut().filter(|space| !space.parked.is_empty());

@@ -207,6 +207,7 @@ impl Placement {
         }
         self.spare.extend(gone);
         self.drop_where(|details| details.member == member);
+        self.take_parked();
     }
 
     /// What is in a segment does not count any more.
@@ -265,6 +266,8 @@ impl Placement {
         } else {
             space.segments -= 1;
             self.spare.push(segment);
+            // What a lost member had of the limit the others may have.
+            self.take_parked();
         }
     }
 

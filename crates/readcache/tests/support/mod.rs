@@ -532,7 +532,11 @@ impl Machine {
             }
         }
         self.error.clone().map_or(Ok(()), Err)?;
-        if self.asked.is_empty() { Ok(()) } else { Err("a request is not answered".to_owned()) }
+        match (self.asked.is_empty(), self.shrinking) {
+            (true, false) => Ok(()),
+            (true, true) => Err("the cache does not become as small as it is to be".to_owned()),
+            (false, _) => Err("a request is not answered".to_owned()),
+        }
     }
 }
 
