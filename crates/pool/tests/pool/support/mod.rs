@@ -367,7 +367,8 @@ impl Pool {
         self.managers.iter().map(|process| process.address.clone()).collect()
     }
 
-    /// How many places of layouts name a benefactor that is dead, or a life that is over.
+    /// How many places of layouts name a benefactor that is dead, or a life that is over; and how many benefactors have begun that the store
+    /// does not know yet: a commit may still name the lives that they had.
     pub async fn missing(&self) -> usize {
         let store = &self.store.as_ref().expect("the store is open").1;
         let read = store.read(&[], &[Prefix::Lends, Prefix::AllGroups]).await.expect("the store answers");
@@ -386,7 +387,8 @@ impl Pool {
                 _ => {}
             }
         }
-        named.iter().filter(|place| !alive.contains(place)).count()
+        let running = self.benefactors.iter().filter(|process| process.runtime.is_some()).count();
+        named.iter().filter(|place| !alive.contains(place)).count() + running.saturating_sub(alive.len())
     }
 
     /// How many chunks of a file the pool has, by the store.
