@@ -30,6 +30,8 @@ struct Served {
     former: (Observation, Instant),
     /// The limit that it was told last, and took.
     told: Bytes,
+    /// Of the backing volume.
+    limits: Limits,
 }
 
 struct State {
@@ -39,6 +41,13 @@ struct State {
     limits: BTreeMap<String, Limits>,
     /// Leases so far.
     leases: u64,
+}
+
+impl State {
+    /// What is served under this name, if it is so under this lease still.
+    fn under(&mut self, name: &str, lease: u64) -> Option<&mut Served> {
+        self.served.get_mut(name).filter(|served| served.lease == lease)
+    }
 }
 
 /// A device is served over its cache as long as this is there.
@@ -99,7 +108,9 @@ impl Shares {
         let number = state.leases;
         let told = state.sharing.limit(device);
         let former = (Observation::default(), Instant::now());
-        state.served.insert(device.to_owned(), Served { lease: number, handle: handle.clone(), former, told });
+        let limits = state.limits.get(device).copied().unwrap_or_default();
+        let served = Served { lease: number, handle: handle.clone(), former, told, limits };
+        state.served.insert(device.to_owned(), served);
         cache.share(told.get());
         Lease { state: self.state.clone(), device: device.to_owned(), number }
     }
@@ -155,16 +166,13 @@ fn run(state: &Mutex<State>, interval: Duration, stop: &Receiver<()>) {
 
 /// An interval has ended. Caches are asked without the lock, since one may take its time. Why equal parts are all there is, if they are.
 fn plan(state: &Mutex<State>) -> Option<String> {
-    let (served, limits) = {
-        let state = guard(state);
-        (state.served.clone(), state.limits.clone())
-    };
+    let served = guard(state).served.clone();
     let mut observed = BTreeMap::new();
-    for (name, Served { lease, handle, former, .. }) in served {
+    for (name, Served { lease, handle, former, limits, .. }) in served {
         let Some(observation) = handle.observe(TIMEOUT) else { continue };
         let now = (observation, Instant::now());
-        observed.insert(name.clone(), of_interval(&now, &former, limits.get(&name).copied().unwrap_or_default()));
-        if let Some(served) = guard(state).served.get_mut(&name).filter(|served| served.lease == lease) {
+        observed.insert(name.clone(), of_interval(&now, &former, &limits));
+        if let Some(served) = guard(state).under(&name, lease) {
             served.former = now;
         }
     }
@@ -174,7 +182,7 @@ fn plan(state: &Mutex<State>) -> Option<String> {
     state.sharing.reason()
 }
 
-fn of_interval(now: &(Observation, Instant), former: &(Observation, Instant), limits: Limits) -> Observed {
+fn of_interval(now: &(Observation, Instant), former: &(Observation, Instant), limits: &Limits) -> Observed {
     let elapsed_s = now.1.duration_since(former.1).as_secs_f64().max(f64::MIN_POSITIVE);
     let (now, former) = (&now.0, &former.0);
     let reads = now.reads.since(former.reads);
@@ -203,33 +211,35 @@ fn of_interval(now: &(Observation, Instant), former: &(Observation, Instant), li
 
 /// The next step towards the plan.
 fn go_on(state: &Mutex<State>) {
-    let asked: Vec<(String, Served)> = {
+    let asked: Vec<(String, u64, ReadCacheHandle)> = {
         let State { served, sharing, .. } = &*guard(state);
         // One that has not taken its limit may grow: what it has does not count.
-        let has_limit = |(name, served): &(&String, &Served)| served.told == sharing.limit(name);
-        served.iter().filter(has_limit).map(|(name, served)| (name.clone(), served.clone())).collect()
+        let has_limit = served.iter().filter(|(name, served)| served.told == sharing.limit(name));
+        has_limit.map(|(name, served)| (name.clone(), served.lease, served.handle.clone())).collect()
     };
     // One that does not answer may have all that it may have.
-    let held = asked.into_iter().filter_map(|(name, Served { lease, handle, .. })| {
+    let held = asked.into_iter().filter_map(|(name, lease, handle)| {
         let looked = handle.look().wait(TIMEOUT)?.ok();
-        looked.map(|()| (name, (lease, Bytes::new(handle.status().held_bytes))))
+        looked.map(|()| (name, lease, Bytes::new(handle.status().held_bytes)))
     });
-    let held: Vec<(String, (u64, Bytes))> = held.collect();
-    let untold: Vec<(String, Served, Bytes)> = {
-        let State { served, sharing, .. } = &mut *guard(state);
+    let held: Vec<(String, u64, Bytes)> = held.collect();
+    let untold: Vec<(String, u64, ReadCacheHandle, Bytes)> = {
+        let mut state = guard(state);
         // Another one may be in its place meanwhile.
-        let is_same =
-            |(name, (lease, _)): &(String, (u64, Bytes))| served.get(name).is_some_and(|served| served.lease == *lease);
-        sharing.step(&held.into_iter().filter(is_same).map(|(name, (_, held))| (name, held)).collect());
-        let limits = served.iter().map(|(name, served)| (name.clone(), served.clone(), sharing.limit(name)));
-        limits.filter(|(_, served, limit)| served.told != *limit).collect()
+        let held = held.into_iter().filter(|(name, lease, _)| state.under(name, *lease).is_some());
+        let held: BTreeMap<String, Bytes> = held.map(|(name, _, held)| (name, held)).collect();
+        state.sharing.step(&held);
+        let State { served, sharing, .. } = &*state;
+        let limits = served.iter().map(|(name, served)| (name, served, sharing.limit(name)));
+        let untold = limits.filter(|(_, served, limit)| served.told != *limit);
+        untold.map(|(name, served, limit)| (name.clone(), served.lease, served.handle.clone(), limit)).collect()
     };
-    for (name, Served { lease, handle, .. }, limit) in untold {
+    for (name, lease, handle, limit) in untold {
         if !matches!(handle.set_limit(Some(limit.get())).wait(TIMEOUT), Some(Ok(()))) {
             tracing::warn!(device = name, "its read cache does not answer, and may be larger than it should be");
             continue;
         }
-        if let Some(served) = guard(state).served.get_mut(&name).filter(|served| served.lease == lease) {
+        if let Some(served) = guard(state).under(&name, lease) {
             served.told = limit;
         }
     }
