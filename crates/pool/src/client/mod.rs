@@ -392,10 +392,14 @@ impl Inner {
     }
 
     async fn ask_again(&self, request: impl Fn(bool) -> Request) -> Result<Reply, Error> {
+        self.ask_until(self.until(), request).await
+    }
+
+    async fn ask_until(&self, until: Instant, request: impl Fn(bool) -> Request) -> Result<Reply, Error> {
         if self.over.load(Ordering::Relaxed) {
             return Err(Error::SessionEnded(self.config.mount.clone()));
         }
-        Ok(self.managers.ask_until(self.until(), request).await?)
+        Ok(self.managers.ask_until(until, request).await?)
     }
 
     fn until(&self) -> Instant {

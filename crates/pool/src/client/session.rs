@@ -1,7 +1,7 @@
 //! A client's session: how long it lasts, and its end.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use surgetank_pool_core::id::SessionId;
@@ -21,7 +21,7 @@ impl PoolClient {
     /// Whether the session has certainly not ended, by this machine's clock: nobody else has been given its locks.
     #[must_use]
     pub fn is_sure(&self) -> bool {
-        !self.is_over() && Instant::now() < *self.inner.sure.lock().unwrap_or_else(PoisonError::into_inner)
+        !self.is_over() && Instant::now() < *self.inner.sure()
     }
 
     /// Ends the session. Files that are still open for writing count as torn.
@@ -38,12 +38,15 @@ impl PoolClient {
     /// [`Error`]: it ends by itself then.
     pub async fn finish(&self) -> Result<(), Error> {
         let Inner { session, lease, .. } = *self.inner;
-        if self.inner.over.load(Ordering::Relaxed) {
-            return Err(Error::SessionEnded(self.inner.config.mount.clone()));
-        }
         // Its lease has ended by then, if nobody answers.
-        let until = self.inner.until().min(*self.inner.sure.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(self.inner.managers.ask_until(until, |_| Request::End(session, lease)).await.map(|_| ())?)
+        let until = self.inner.until().min(*self.inner.sure());
+        self.inner.ask_until(until, |_| Request::End(session, lease)).await.map(|_| ())
+    }
+}
+
+impl Inner {
+    fn sure(&self) -> MutexGuard<'_, Instant> {
+        self.sure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -58,7 +61,7 @@ pub(super) async fn renew(inner: Arc<Inner>, time: Duration) {
                 inner.over.store(true, Ordering::Relaxed);
                 return;
             }
-            Ok(_) => *inner.sure.lock().unwrap_or_else(PoisonError::into_inner) = asked.last() + time,
+            Ok(_) => *inner.sure() = asked.last() + time,
             Err(error) => tracing::warn!("the session is not renewed: {error}"),
         }
     }
