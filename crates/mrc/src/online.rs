@@ -351,7 +351,8 @@ impl Curve for OnlineCurve {
 
     /// Never rises. Where nothing was read, no size hits.
     fn points(&self, sizes: &[u64]) -> Vec<Point> {
-        let (ratios, requests) = (Ratios::of(self.counts()), self.requests());
+        let ratios = Ratios::of(self.counts());
+        let requests = ratios.sum(|counts| counts.reads).round() as u64;
         let point = |size: &u64| Point {
             size_blocks: *size,
             hits: ratios.hits(*size).round() as u64,
