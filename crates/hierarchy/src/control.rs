@@ -13,7 +13,7 @@ use surgetank_mrc::online::{Access, Online, OnlineCurve};
 use surgetank_mrc::{Curve, Rate};
 
 use crate::case::{Case, CaseError, Measured, Times};
-use crate::system::{Grant, Layout, Sharing, System};
+use crate::system::{Grant, Layout, Reach, Sharing, System};
 
 /// A scheme of the paper's figures, or ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,14 +129,12 @@ impl<'a> Controller<'a> {
         let rate = Rate::new(case.sampled).map_err(|error| CaseError(error.to_string()))?;
         let layout = &case.layout;
         let curve = |_| OnlineCurve::new(Online { rate, kept: COUNTS_KEPT, ..Online::default() });
-        let reached = |reach: &crate::system::Reach| {
-            layout.level1[reach.level1] + reach.level2.iter().map(|server| layout.level2[*server]).sum::<u64>()
-        };
+        let sizes = |reach: &Reach| sizes(layout.level1[reach.level1] + layout.reached(reach));
         Ok(Self {
             case,
             scheme,
             curves: layout.reach.iter().map(curve).collect(),
-            sizes: layout.reach.iter().map(|reach| sizes(reached(reach))).collect(),
+            sizes: layout.reach.iter().map(sizes).collect(),
             mlms: Mlms::default(),
             plan: None,
             violations: vec![0; layout.reach.len()],
@@ -339,11 +337,11 @@ impl<'a> Controller<'a> {
     /// From what applications have towards these grants, as far as shares may change at once.
     fn step(&self, to: &[Grant]) -> Vec<Grant> {
         let Some(change_max) = self.case.change_max else { return to.to_vec() };
-        let Layout { level1, level2, reach, .. } = &self.case.layout;
+        let Layout { level1, reach, .. } = &self.case.layout;
         let second = |grant: &Grant| grant.level2.iter().map(|(_, blocks)| blocks).sum::<u64>();
         let mut part = 1.0_f64;
         for ((from, to), reach) in self.has.iter().zip(to).zip(reach) {
-            let reached: u64 = reach.level2.iter().map(|server| level2[*server]).sum();
+            let reached = self.case.layout.reached(reach);
             for (from, to, of) in [(from.level1, to.level1, level1[reach.level1]), (second(from), second(to), reached)]
             {
                 part = part.min(change_max * of as f64 / from.abs_diff(to).max(1) as f64);

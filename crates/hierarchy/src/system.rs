@@ -26,6 +26,13 @@ pub struct Layout {
     pub reach: Vec<Reach>,
 }
 
+impl Layout {
+    /// The second-level cache that an application reaches.
+    pub(crate) fn reached(&self, reach: &Reach) -> u64 {
+        reach.level2.iter().map(|server| self.level2[*server]).sum()
+    }
+}
+
 /// Which servers an application uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
