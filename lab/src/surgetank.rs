@@ -284,10 +284,10 @@ impl Surgetank {
         Ok(surgetank)
     }
 
-    /// Serves these devices, with these sections of a configuration, once each has the only member of its read cache.
+    /// Serves so many devices, with these sections of a configuration, once each has so many members of its read cache.
     pub fn with_read_caches(
         command: Command,
-        devices: usize,
+        (devices, members): (usize, usize),
         sections: &str,
         places: &Places,
         interrupt: &Interrupt,
@@ -295,10 +295,11 @@ impl Surgetank {
         let mut surgetank = Self::serve_sections(command, sections, places, interrupt)?;
         surgetank.wait_served(devices)?;
         surgetank.wait_for("the read caches", TIMEOUT, |surgetank| {
-            let has_member = |device: &DeviceStatus| {
-                device.read_cache.iter().flat_map(|cache| &cache.volumes).any(|volume| volume.part == "serving")
+            let has_all = |device: &DeviceStatus| {
+                let volumes = device.read_cache.iter().flat_map(|cache| &cache.volumes);
+                volumes.filter(|volume| volume.part == "serving").count() == members
             };
-            Ok(surgetank.devices()?.iter().all(has_member).then_some(()))
+            Ok(surgetank.devices()?.iter().all(has_all).then_some(()))
         })?;
         Ok(surgetank)
     }
@@ -329,14 +330,7 @@ impl Surgetank {
             "[device.{DEVICE}]\nbacking = \"{slow}\"\n[device.{DEVICE}.backing_limits]\nbandwidth = \"{slow_mib_s} MiB/s\"\n\
              [device.{DEVICE}.read_cache]\n{renting}members = {members}\n{lines}"
         );
-        let mut surgetank = Self::serve_sections(Command::new(binary), &sections, places, &Interrupt::default())?;
-        surgetank.wait_served(1)?;
-        surgetank.wait_for("the read cache", TIMEOUT, |surgetank| {
-            let volumes = surgetank.status()?.read_cache.map_or_else(Vec::new, |cache| cache.volumes);
-            let serving = volumes.iter().filter(|volume| volume.part == "serving").count();
-            Ok((serving == members as usize).then_some(()))
-        })?;
-        Ok(surgetank)
+        Self::with_read_caches(Command::new(binary), (1, members as usize), &sections, places, &Interrupt::default())
     }
 
     /// GiB that its read cache has answered, and GiB that it has not.

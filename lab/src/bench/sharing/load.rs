@@ -138,7 +138,7 @@ impl Rig {
         let log = bench.out.join(format!("{name}.log"));
         let places = Places { rent: Rent::Local(files.join("volumes")), log, files: files.clone() };
         let command = Command::new(&bench.surgetank);
-        let surgetank = Surgetank::with_read_caches(command, DEVICES.len(), &sections, &places, &bench.interrupt)?;
+        let surgetank = Surgetank::with_read_caches(command, (DEVICES.len(), 1), &sections, &places, &bench.interrupt)?;
         let sockets = DEVICES.map(|device| files.join(format!("run/{device}.sock")));
         Ok(Self { surgetank, sockets, _memory: memory })
     }

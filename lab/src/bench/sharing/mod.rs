@@ -14,6 +14,7 @@ use serde::Serialize;
 use self::load::{Caches, Load, Mix, Rig};
 use super::{Bench, Report};
 use crate::bar::{Bar, Limit, median};
+use crate::interrupt::wait_for;
 use crate::output::{say, write};
 use crate::surgetank::Share;
 
@@ -172,14 +173,11 @@ fn shared(bench: &Bench, of_phase: usize, fair_ms: &[[f64; 2]]) -> anyhow::Resul
 
 /// What the daemon says once another interval than this one has ended.
 fn next(bench: &Bench, rig: &Rig, interval: u64) -> anyhow::Result<[Share; 2]> {
-    loop {
-        let shares = rig.shares()?;
-        if shares[0].interval > interval {
-            return Ok(shares);
-        }
+    wait_for("the end of an interval", INTERVAL * 10, POLL, || {
         bench.interrupt.check()?;
-        std::thread::sleep(POLL);
-    }
+        let shares = rig.shares()?;
+        Ok((shares[0].interval > interval).then_some(shares))
+    })
 }
 
 fn wait(bench: &Bench, time: Duration) -> anyhow::Result<()> {
