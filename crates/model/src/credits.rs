@@ -134,9 +134,10 @@ mod tests {
             let unit = CreditUnit::Operations;
             let credits = Credits { unit, baseline_per_s: baseline, burst_per_s: baseline + above, bucket };
             let (mut balance, mut tokens) = (Balance::full(credits), credits.bucket(Instant::ZERO));
-            let mut now = Instant::ZERO;
+            // What is left of one demand is part of the next: lost, it would be one more token after each.
+            let (mut now, mut left) = (Instant::ZERO, 0.0);
             for (demand, seconds) in demands {
-                let (mut taken, mut left) = (0u64, 0.0);
+                let mut taken = 0u64;
                 for _ in 0..seconds * 1000 {
                     now += Duration::from_millis(1);
                     // The burst rate is a limit of its own, beside the bucket.
