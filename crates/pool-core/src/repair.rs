@@ -368,7 +368,7 @@ pub trait InStore {
     fn has_file(&self, inode: Inode) -> bool;
     /// Whether the session is alive.
     fn has_session(&self, session: SessionId) -> bool;
-    /// Whether a session writes the file, or repair brings a copy of it somewhere.
+    /// Whether somebody who is at work may name copies of the file there: repair, or a session that has them fetched.
     fn is_copied(&self, inode: Inode) -> bool;
     /// The version with which the file has left the pool; `None`: it has not.
     fn evicted(&self, inode: Inode) -> Option<Version>;

@@ -76,7 +76,7 @@ pub(super) async fn drain(
                     let is_theirs = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists);
                     let ended = if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later };
                     if !of_base.is_empty() {
-                        tracing::warn!("file {inode}: what version {version} rests on: {error}");
+                        manager.troubles.of(inode, &format_args!("what version {version} rests on: {error}"));
                         return Ok(ended);
                     }
                     // It is not needed as long as the pool has everything.
@@ -89,7 +89,7 @@ pub(super) async fn drain(
     let given = (node.owner, node.times);
     // What an attempt has left behind its end takes room that this one may need.
     if let Err(error) = on_target(target, move |target| target.discard(inode, version)).await {
-        tracing::warn!("file {inode}: what an attempt has left at the target: {error}");
+        manager.troubles.of(inode, &format_args!("what an attempt has left at the target: {error}"));
     }
     let part = target.part(inode, version, manager.attempt());
     let written = write(manager, (target, &part), (inode, &node), &known, (base, own, from), (of_base, size)).await;
@@ -100,7 +100,7 @@ pub(super) async fn drain(
             match on_target(target, finish).await {
                 Ok(placed) => return Ok(Drain::Done(placed)),
                 Err(error) => {
-                    tracing::warn!("file {inode}: {error}");
+                    manager.troubles.of(inode, &error);
                     Ok(Drain::Later)
                 }
             }
@@ -115,14 +115,14 @@ pub(super) async fn drain(
         Ok(Err(other)) => Ok(other),
         Err(error) if error.kind() == ErrorKind::FileTooLarge => Ok(Drain::TooLong),
         Err(error) => {
-            tracing::warn!("file {inode}: {error}");
+            manager.troubles.of(inode, &error);
             // What is there in the place of what the version rests on has fewer bytes.
             let is_theirs = error.kind() == ErrorKind::UnexpectedEof;
             Ok(if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later })
         }
     };
     if let Err(error) = on_target(target, move |target| target.drop_part(&part)).await {
-        tracing::warn!("file {inode}: what an attempt has left at the target: {error}");
+        manager.troubles.of(inode, &format_args!("what an attempt has left at the target: {error}"));
     }
     not_finished
 }
@@ -340,8 +340,8 @@ async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) ->
             lost &= manager.members.is_over(place) && !manager.members.may_return(place.id);
             continue;
         };
-        let part = DrainPart { incarnation: member.lends.place.incarnation, ..part.clone() };
-        match member.peer.ask::<Benefactor>(chunks::Request::DrainPart(part), PART_TIME).await {
+        let its = DrainPart { incarnation: member.lends.place.incarnation, ..part.clone() };
+        match member.peer.ask::<Benefactor>(chunks::Request::DrainPart(its), PART_TIME).await {
             Ok(chunks::Reply::Drained(chunks)) => {
                 manager.rate.drained(chunks.iter().map(|(_, length, _)| u64::from(*length)).sum());
                 return (Ok(chunks), answered);
@@ -349,7 +349,7 @@ async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) ->
             // Its life is over, or it never had them: it has them at no later time either.
             Ok(chunks::Reply::Stale | chunks::Reply::NotHere | chunks::Reply::Corrupt) => {}
             Ok(chunks::Reply::NotDrained(why)) => {
-                tracing::warn!("{why}");
+                manager.troubles.of(part.of.0.inode, &why);
                 return (Err(Drain::Later), answered);
             }
             Ok(_) | Err(_) => (lost, answered) = (false, false),

@@ -85,7 +85,7 @@ async fn drain_file(
     let Draft { mut begun, file, base } = match draft(manager, target, (inode, &node), own).await? {
         Ok(draft) => draft,
         Err(error) => {
-            tracing::warn!("file {inode}: a draft: {error}");
+            manager.troubles.of(inode, &format_args!("a draft: {error}"));
             return Ok(false);
         }
     };
@@ -95,14 +95,14 @@ async fn drain_file(
         let (written, at) = (ranges(&drained), file.clone());
         match on_target(target, move |target| target.copy_but(base.as_ref(), &at, &written)).await {
             Ok(()) => begun.copied = true,
-            Err(error) => tracing::warn!("file {inode}: what its draft is to have: {error}"),
+            Err(error) => manager.troubles.of(inode, &format_args!("what its draft is to have: {error}")),
         }
     }
     if answered && !begun.copied {
         // Others may need the room.
         let at = file.clone();
         if let Err(error) = on_target(target, move |target| target.empty(&at)).await {
-            tracing::warn!("file {inode}: a draft of which nothing counts: {error}");
+            manager.troubles.of(inode, &format_args!("a draft of which nothing counts: {error}"));
         }
     }
     let recorded = match drained.is_empty() || !begun.copied {
@@ -328,7 +328,7 @@ async fn fill(
                 chunks
             }
             Err(error) => {
-                tracing::warn!("file {inode}: {error}");
+                manager.troubles.of(inode, &error);
                 answered = false;
                 continue;
             }

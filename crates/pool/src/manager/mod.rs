@@ -19,6 +19,7 @@ mod rights;
 mod roles;
 mod room;
 mod target;
+mod troubles;
 mod union;
 mod warden;
 
@@ -122,6 +123,7 @@ pub struct Manager {
     pool: u64,
     rate: rate::Rate,
     room: room::Room,
+    troubles: troubles::Troubles,
     targets: union::Targets,
     /// Some mount has begun a session, perhaps its first: it has a publisher soon.
     begun: Notify,
@@ -239,6 +241,7 @@ impl Manager {
             members: Members::new(config.membership),
             rate: rate::Rate::default(),
             room: room::Room::default(),
+            troubles: troubles::Troubles::default(),
             targets: union::Targets::default(),
             begun: Notify::new(),
             numbers: AtomicU64::new(id * NUMBERS),

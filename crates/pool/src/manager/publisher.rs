@@ -242,7 +242,7 @@ impl Work {
                 }
                 Ok(Drain::Later) => well = false,
                 Err(error) => {
-                    tracing::warn!("file {inode}: {error}");
+                    self.manager.troubles.of(inode, &error);
                     well = false;
                 }
             }

@@ -31,6 +31,8 @@ const BATCH: usize = 8;
 const BATCH_TIME: Duration = Duration::from_secs(60);
 /// The pause while a benefactor has no room.
 const FULL: Duration = Duration::from_millis(100);
+/// How long some chunks wait for room before what was fetched before them is dropped: others may need that room, and wait as well.
+const FULL_TIME: Duration = Duration::from_secs(5);
 /// How long a benefactor may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
@@ -464,7 +466,7 @@ impl Work {
         sources: &[(String, Incarnation)],
     ) -> Result<Table, NotBrought> {
         let (incarnation, id) = (self.to.lends.place.incarnation, self.to.lends.place.id);
-        let until = tokio::time::Instant::now() + BATCH_TIME;
+        let until = tokio::time::Instant::now() + FULL_TIME;
         loop {
             batch.retain(|(_, from)| !from.is_empty());
             let first = |(chunk, from): &Wanted| from.front().map(|(entry, source)| (*chunk, *entry, *source));

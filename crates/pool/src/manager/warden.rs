@@ -188,25 +188,20 @@ fn matters(word: &Word, inventory: &Inventory) -> bool {
 #[derive(Default)]
 struct File {
     node: Option<Node>,
-    written: bool,
     groups: BTreeMap<GroupOf, BTreeMap<(Version, SessionId), BTreeSet<BenefactorId>>>,
 }
 
 async fn file(manager: &Manager, inode: Inode) -> Result<File, Unavailable> {
-    let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode), Prefix::Writers(inode)]).await?;
+    let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
     let node = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
         Some(Value::Node(node)) => Some(node),
         _ => None,
     };
     let mut file = File { node, ..File::default() };
     for (key, stored) in read.prefixes.into_iter().flatten() {
-        match (key, stored.value) {
-            (Key::Group(inode, group, version), Value::Group(of)) => {
-                let named = of.layout.places().into_iter().map(|place| place.id).collect();
-                file.groups.entry(GroupOf { inode, group }).or_default().insert((version, of.by), named);
-            }
-            (Key::Writer(..), _) => file.written = true,
-            _ => {}
+        if let (Key::Group(inode, group, version), Value::Group(of)) = (key, stored.value) {
+            let named = of.layout.places().into_iter().map(|place| place.id).collect();
+            file.groups.entry(GroupOf { inode, group }).or_default().insert((version, of.by), named);
         }
     }
     Ok(file)
@@ -229,9 +224,9 @@ impl InStore for View<'_> {
         self.sessions.contains(&session)
     }
 
+    /// Sessions put what they write: wardens alone have copies fetched.
     fn is_copied(&self, inode: Inode) -> bool {
-        let written = self.files.get(&inode).is_some_and(|file| file.written);
-        written || self.brought.iter().any(|(of, _)| of.group.inode == inode)
+        self.brought.iter().any(|(of, to)| of.group.inode == inode && *to == self.of)
     }
 
     fn evicted(&self, inode: Inode) -> Option<Version> {

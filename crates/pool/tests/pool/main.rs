@@ -18,6 +18,7 @@ mod locks;
 mod managers;
 mod network;
 mod publishers;
+mod repair;
 mod scrub;
 mod security;
 mod shared_writers;

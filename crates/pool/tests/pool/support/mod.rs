@@ -25,9 +25,9 @@ use surgetank_pool::rpc::{Listener, Peer};
 use surgetank_pool::security::Credentials;
 use surgetank_pool::security::token::Key;
 use surgetank_pool_core::benefactor::scrub;
-use surgetank_pool_core::id::{BenefactorId, Domain, Inode};
+use surgetank_pool_core::id::{BenefactorId, Domain, Inode, Revision};
 use surgetank_pool_core::membership;
-use surgetank_pool_core::meta::{Durability, Prefix, Value};
+use surgetank_pool_core::meta::{self, Durability, Prefix, Role, Value};
 use surgetank_pool_core::placement::Media;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -400,6 +400,13 @@ impl Pool {
             _ => 0,
         });
         groups.sum()
+    }
+
+    /// Since when there is the present warden.
+    pub async fn warden_since(&self) -> Revision {
+        let store = &self.store.as_ref().expect("the store is open").1;
+        let read = store.read(&[meta::Key::Owner(Role::Warden)], &[]).await.expect("the store answers");
+        read.keys.into_iter().flatten().next().expect("there is a warden").created
     }
 
     pub fn target(&self) -> PathBuf {
