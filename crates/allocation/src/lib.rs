@@ -32,8 +32,8 @@ pub use optimal::solve;
 pub use placement::{Demand, PlacementError, place};
 pub use plan::{Added, Basis, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE};
 pub use problem::{
-    Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Model, Problem, Server, Setting, Slo,
-    Subject,
+    Application, CACHE_MAX, Description, Estimate, Hierarchy, InvalidProblem, LATENCY_MAX, Latencies, Model, Problem,
+    Server, Setting, Slo, Subject,
 };
 pub use sharing::{Disk, Observed, Sharer, Sharing, Verdict};
 pub use verify::{Broken, verify, verify_change};

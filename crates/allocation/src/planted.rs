@@ -22,6 +22,8 @@ surgetank_model::plant_bugs! {
         InclusiveAdds,
         /// No application of an inclusive hierarchy lives on its first level alone.
         FirstLevelAloneIgnored,
+        /// Applications of which too little is known have less than their fair shares.
+        UnknownShrinks,
         /// Previous plans are kept, however good another one is.
         WorsePlanKept,
         /// Previous plans are kept although they break an SLO.

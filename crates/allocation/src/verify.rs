@@ -90,17 +90,26 @@ fn latencies(problem: &Problem, basis: &Basis, index: usize, share: &Share, amou
         Basis::FairShare(_) if *amount != member.fair => return broken(format!("{name} does not have its fair share")),
         Basis::FairShare(_) | Basis::Baseline => return Ok(()),
     };
+    if *basis == Basis::Optimal && !has_what_it_keeps(problem, index, amount) {
+        return broken(format!("{name} has less than its fair share, and too little is known of it for that"));
+    }
     if share.latency_ms <= target_ms * (1.0 + TOLERANCE) {
         return Ok(());
     }
     broken(format!("{name} takes {} ms, and may take {target_ms} ms", share.latency_ms))
 }
 
+/// Whether an application that keeps its fair share of both levels has that.
+fn has_what_it_keeps(problem: &Problem, index: usize, amount: &Amount) -> bool {
+    let fair = &problem.applications[index].fair;
+    !problem.keeps_fair(index) || amount.level1 >= fair.level1 && amount.second() >= fair.second()
+}
+
 /// Whether these shares are whole segments that fit and meet all targets, by what a plan counts on.
 pub(crate) fn meets_targets(problem: &Problem, amounts: &[Amount]) -> bool {
     let meets = |(index, amount): (usize, &Amount)| {
         let latency_ms = problem.planned_ms(index, amount.level1.get() as f64, amount.second().get() as f64);
-        latency_ms <= problem.target_ms(index) * (1.0 + TOLERANCE)
+        has_what_it_keeps(problem, index, amount) && latency_ms <= problem.target_ms(index) * (1.0 + TOLERANCE)
     };
     amounts.iter().all(|amount| is_whole(problem, amount))
         && overcommitted(problem, amounts).is_none()

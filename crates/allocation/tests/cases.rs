@@ -328,11 +328,13 @@ fn numbers_at_their_limits_are_planned_or_refused() {
     let mut description = two();
     description.applications[0].slo = Slo::Latency(Duration::from_micros(1500));
     assert!(mlms.solve(&problem(description), None).infeasible().is_some());
-    for slo in [1e9, 1e100, f64::MAX / 1e9] {
+    let with = |slo: f64| {
         let mut description = two();
         description.applications[0].slo = Slo::AboveFair(slo);
-        best(description);
-    }
+        description
+    };
+    best(with(Slo::ABOVE_MAX));
+    assert!([Slo::ABOVE_MAX * 1.01, 1e100, f64::MAX].into_iter().all(|slo| Problem::new(with(slo)).is_err()));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use surgetank_mrc::online::{Access, Online, OnlineCurve};
 use surgetank_mrc::{Curve, Rate};
 
 use crate::case::{Case, CaseError, Measured, Times};
+use crate::place::{misses, misses_on_the_way};
 use crate::system::{Grant, Layout, Reach, Sharing, System};
 
 /// A scheme of the paper's figures, or ours.
@@ -89,6 +90,8 @@ pub(crate) struct Controller<'a> {
     excess: Vec<f64>,
     /// How far each share is split: 0 one cache, 1 as the hull says.
     split: Vec<f64>,
+    /// For how many intervals it has been split as far as that.
+    steady: Vec<usize>,
     /// Until when it is one cache.
     whole_until: Vec<usize>,
     /// What applications have.
@@ -101,6 +104,8 @@ pub(crate) struct Controller<'a> {
 
 /// What was counted in an interval counts for this much after the next one.
 const COUNTS_KEPT: f64 = 0.8;
+/// Beyond this an interval's miss ratios are of another mix of accesses.
+const CHANGE_MAX: f64 = 0.15;
 /// Points of a curve.
 const POINTS: u64 = 256;
 
@@ -113,22 +118,31 @@ const FOLLOWS_SLOWLY: f64 = 0.1;
 const EXCESS: f64 = 0.03;
 const EXCESS_KEPT: f64 = 0.9;
 const EXCESS_MAX: f64 = 0.2;
-/// Beyond this a model says nothing.
+/// A curve that may be wrong by more than this part of the bound, or so many times the SLO, says nothing: the application keeps its fair share. One
+/// that says more holds the fair share's latency, as far as it knows.
+const NOISE_MAX: f64 = 0.15;
+const NOISE_OF_SLO: f64 = 2.0;
 const MARGIN_MAX: f64 = 0.9;
 /// A share is split if that makes an application faster by so much, or else its SLO does not hold; and is one cache again when it makes it faster by less than
 /// the other: a split costs what the smaller part holds, until the larger one is warm.
 const SPLIT_FROM: f64 = 1.15;
 const SPLIT_UNTIL: f64 = 1.05;
+/// A step of a split has done what it should if the latency is above that by less than this part of it, or else after so many intervals in which the
+/// SLO held.
+const NEAR: f64 = 0.03;
+const ARRIVED: usize = 4;
 /// For so many intervals a share is one cache whose split did not do what it should.
 const WHOLE_AGAIN: usize = 20;
-/// How much further a share is split in an interval.
+/// How much further a share is split in an interval at most, and how often that is halved until the SLO holds on the way.
 const SPLIT_STEP: f64 = 0.2;
+const SPLIT_STEPS: u32 = 4;
 
 impl<'a> Controller<'a> {
     pub fn new(case: &'a Case, scheme: Scheme) -> Result<Self, CaseError> {
         let rate = Rate::new(case.sampled).map_err(|error| CaseError(error.to_string()))?;
         let layout = &case.layout;
-        let curve = |_| OnlineCurve::new(Online { rate, kept: COUNTS_KEPT, ..Online::default() });
+        let curve =
+            |_| OnlineCurve::new(Online { rate, kept: COUNTS_KEPT, change_max: CHANGE_MAX, ..Online::default() });
         let sizes = |reach: &Reach| sizes(layout.level1[reach.level1] + layout.reached(reach));
         Ok(Self {
             case,
@@ -141,6 +155,7 @@ impl<'a> Controller<'a> {
             bias: vec![1.0; layout.reach.len()],
             excess: vec![EXCESS; layout.reach.len()],
             split: vec![0.0; layout.reach.len()],
+            steady: vec![0; layout.reach.len()],
             whole_until: vec![0; layout.reach.len()],
             has: System::fair_share(layout),
             disk_ms: 0.0,
@@ -183,8 +198,17 @@ impl<'a> Controller<'a> {
         let is_warming = self.ended < self.case.warmup;
         for (index, (share, measured)) in predicted.shares.iter().zip(measured.iter_mut()).enumerate() {
             measured.predicted_fair_ms = share.fair_latency_ms;
-            let model_ms = self.model_ms(&self.has[index], &curves[index], problem.hull(index));
-            let follows = if self.plan.is_none() { FOLLOWS } else { FOLLOWS_SLOWLY };
+            let (has, curve) = (&self.has[index], &curves[index]);
+            let model_ms = self.model_ms(has, |size| match (problem.hull(index), has.split) {
+                (Some(hull), far) if far > 0.0 => misses(curve, hull, far, size),
+                _ => curve.at(size),
+            });
+            let follows = match self.plan.is_none() {
+                true => FOLLOWS,
+                // What a split does not do yet is no bias.
+                false if self.split[index] > 0.0 && self.steady[index] < ARRIVED => 0.0,
+                false => FOLLOWS_SLOWLY,
+            };
             let bias = &mut self.bias[index];
             *bias += follows * (measured.latency_ms / model_ms - *bias);
             if self.plan.is_none() {
@@ -269,7 +293,9 @@ impl<'a> Controller<'a> {
                 Some(deviations) if bound_ms > 0.0 => {
                     let noise =
                         confidence::margin(self.curves[index].sampled() as u64, latencies, bound_ms, deviations);
-                    (noise + self.excess[index]).min(MARGIN_MAX)
+                    let slo = self.case.slos[index];
+                    let is_known = noise <= NOISE_MAX.min(NOISE_OF_SLO * slo);
+                    if is_known { (noise + self.excess[index]).min(slo / (1.0 + slo)) } else { MARGIN_MAX }
                 }
                 _ => 0.0,
             };
@@ -313,25 +339,53 @@ impl<'a> Controller<'a> {
             grants = self.step(&grants);
         }
         for (index, grant) in grants.iter_mut().enumerate() {
-            let hull = problem.hull(index);
-            let whole_ms = self.model_ms(grant, &curves[index], None);
-            measured[index].next_ms = whole_ms;
+            let (hull, curve) = (problem.hull(index), &curves[index]);
+            measured[index].next_ms = self.model_ms(grant, |size| curve.at(size));
             let Some(hull) = hull.filter(|_| self.scheme == Scheme::Optimal) else { continue };
-            let split_ms = self.model_ms(&Grant { split: 1.0, ..grant.clone() }, &curves[index], Some(hull));
-            let split = &mut self.split[index];
-            let gain = if *split > 0.0 { SPLIT_UNTIL } else { SPLIT_FROM };
-            if *split >= 1.0 && self.violations[index] > 0 {
+            let far = if self.violations[index] > 0 && self.split[index] > 0.0 {
+                // The mix of accesses may be another one: one cache is right for any.
                 self.whole_until[index] = self.ended + WHOLE_AGAIN;
-            }
-            let is_wanted = (whole_ms > gain * split_ms || whole_ms > plan.shares[index].bound_ms)
-                && self.ended >= self.whole_until[index];
-            *split = (*split + if is_wanted { SPLIT_STEP } else { -SPLIT_STEP }).clamp(0.0, 1.0);
-            measured[index].next_ms = *split * split_ms + (1.0 - *split) * whole_ms;
-            (grant.split, grant.hull) = (*split, (*split > 0.0).then(|| hull.clone()));
+                0.0
+            } else {
+                self.how_far(index, grant, (curve, hull), (plan.shares[index].bound_ms, measured[index].latency_ms))
+            };
+            measured[index].next_ms = self.model_ms(grant, |size| misses(curve, hull, far, size));
+            self.steady[index] = if far == self.split[index] { self.steady[index] + 1 } else { 0 };
+            self.split[index] = far;
+            (grant.split, grant.hull) = (far, (far > 0.0).then(|| hull.clone()));
         }
         self.plan = Some(plan);
         self.has.clone_from(&grants);
         grants
+    }
+
+    /// How far a share is split next: no further than the SLO holds before the larger part has what it is to have.
+    fn how_far(
+        &self,
+        index: usize,
+        grant: &Grant,
+        (curve, hull): (&MissCurve, &Hull),
+        (bound_ms, measured_ms): (f64, f64),
+    ) -> f64 {
+        let from = self.split[index];
+        let whole_ms = self.model_ms(grant, |size| curve.at(size));
+        let split_ms = |far: f64| self.model_ms(grant, |size| misses(curve, hull, far, size));
+        let gain = if from > 0.0 { SPLIT_UNTIL } else { SPLIT_FROM };
+        let is_of_use = whole_ms > gain * split_ms(1.0) || whole_ms > bound_ms;
+        if !is_of_use || self.ended < self.whole_until[index] {
+            return (from - SPLIT_STEP).max(0.0);
+        }
+        let has_arrived = measured_ms <= split_ms(from) * self.bias[index] * (1.0 + NEAR);
+        let goes_on = measured_ms <= bound_ms * self.bias[index] * (1.0 - NEAR) && self.steady[index] >= ARRIVED;
+        if from > 0.0 && !has_arrived && !goes_on {
+            return from;
+        }
+        let holds = |to: &f64| {
+            let on_the_way = |size| misses_on_the_way(curve, hull, (from, *to), size);
+            self.model_ms(grant, on_the_way) <= bound_ms.max(split_ms(from))
+        };
+        let steps = (0..SPLIT_STEPS).map(|halvings| (from + SPLIT_STEP / f64::from(1 << halvings)).min(1.0));
+        steps.into_iter().find(holds).unwrap_or(from)
     }
 
     /// From what applications have towards these grants, as far as shares may change at once.
@@ -356,17 +410,13 @@ impl<'a> Controller<'a> {
         self.has.iter().zip(to).map(one).collect()
     }
 
-    /// An application's latency with these shares, by its curve and, as far as they are split, its hull.
-    fn model_ms(&self, grant: &Grant, curve: &MissCurve, hull: Option<&Hull>) -> f64 {
+    /// An application's latency with these shares, by what caches of a size miss.
+    fn model_ms(&self, grant: &Grant, misses: impl Fn(f64) -> f64) -> f64 {
         let bytes = |blocks: u64| (blocks * self.case.layout.block) as f64;
         let (first, second) = (bytes(grant.level1), bytes(grant.level2.iter().map(|(_, blocks)| blocks).sum()));
         let behind = match self.case.layout.hierarchy {
             Hierarchy::Exclusive => first + second,
             Hierarchy::Inclusive => first.max(second),
-        };
-        let misses = |size: f64| {
-            let whole = curve.at(size);
-            hull.map_or(whole, |hull| whole + grant.split * (hull.at(size) - whole))
         };
         let Times { level1_ms, level2_ms } = self.case.times;
         level1_ms + (level2_ms - level1_ms) * misses(first) + (self.disk_ms - level2_ms) * misses(behind)

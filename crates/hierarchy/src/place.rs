@@ -1,7 +1,7 @@
 //! Where a block belongs: which part of a split share, and which second-level server.
 
-use surgetank_allocation::Hierarchy;
 use surgetank_allocation::hull::Hull;
+use surgetank_allocation::{Hierarchy, MissCurve};
 
 use crate::planted::{Bug, planted};
 
@@ -112,12 +112,15 @@ struct Halves {
 }
 
 impl Halves {
+    /// On the way to a split the larger cache is as large as it will be for the accesses that go to it: these become more, and what the others
+    /// have becomes less. So a loop that the larger cache holds gains from the first step on.
     fn of(hull: Option<(&Hull, f64)>, size: f64, block: f64) -> Self {
         match hull.and_then(|(hull, far)| Some((hull.split(size * block)?, far))) {
             Some((split, far)) if !planted(Bug::HullNotSplit) => {
-                let accesses = 1.0 - (1.0 - split.accesses) * (1.0 - SPARE);
-                let (small, large) = (split.small / block / accesses, split.large / block / (1.0 - accesses));
-                Self { accesses, small: size + far * (small - size), large: size + far * (large - size) }
+                let larger = (1.0 - split.accesses) * (1.0 - SPARE);
+                let large = split.large / block / larger;
+                let accesses = far * larger;
+                Self { accesses: 1.0 - accesses, small: (size - accesses * large) / (1.0 - accesses), large }
             }
             _ => Self { accesses: 1.0, small: size, large: size },
         }
@@ -126,6 +129,20 @@ impl Halves {
     fn at(self, accesses: f64) -> f64 {
         if accesses < self.accesses { self.small } else { self.large }
     }
+}
+
+/// What a share of so many bytes misses that is split as far as that.
+pub(crate) fn misses(curve: &MissCurve, hull: &Hull, far: f64, size: f64) -> f64 {
+    let Halves { accesses, small, large } = Halves::of(Some((hull, far)), size, 1.0);
+    accesses * curve.at(small) + (1.0 - accesses) * curve.at(large)
+}
+
+/// The same when it was split less far a moment ago: what goes to the larger cache now is not in it yet.
+pub(crate) fn misses_on_the_way(curve: &MissCurve, hull: &Hull, (from, to): (f64, f64), size: f64) -> f64 {
+    let (before, after) = (Halves::of(Some((hull, from)), size, 1.0), Halves::of(Some((hull, to)), size, 1.0));
+    let moved = before.accesses - after.accesses;
+    let missed_before = moved * curve.at(before.small) + (1.0 - before.accesses) * curve.at(before.large);
+    missed_before + after.accesses * curve.at(after.small)
 }
 
 /// How shares of both levels are split, in blocks of so many bytes, to miss what the hull says: at most three parts. What a part has of the second level
@@ -177,7 +194,6 @@ fn even_out(parts: &mut [Part], share: u64, of: impl Fn(&mut Part) -> &mut u64) 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use surgetank_allocation::MissCurve;
     use surgetank_model::Bytes;
 
     use super::*;

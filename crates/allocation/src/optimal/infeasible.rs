@@ -28,8 +28,8 @@ pub(super) fn explain(problem: &Problem) -> Plan {
 
 /// A program of which whole segments keep what it says.
 fn asked(problem: &Problem, goal: Goal) -> Result<(Built, Solution), Failure> {
-    let free = vec![None; problem.applications.len()];
-    chosen(&Request { problem, goal, first: &free, second: &free, former: None, is_reserved: true })
+    let (first, second) = super::free(problem);
+    chosen(&Request { problem, goal, first: &first, second: &second, former: None, is_reserved: true })
 }
 
 fn half() -> f64 {

@@ -83,15 +83,13 @@ fn planned(problem: &Problem, former: Option<&[Option<Amount>]>) -> Plan {
 /// The best plan that meets all SLOs: within the change that the problem allows, or else any.
 fn found(problem: &Problem, former: Option<&[Option<Amount>]>) -> Result<Plan, Failure> {
     let bound = problem.change_max.zip(former).filter(|_| !planted(Bug::ChangeUnbounded));
-    let bounded = bound.map(|(change_max, former)| ranges(problem, former, change_max));
-    let free = vec![None; problem.applications.len()];
+    let bounded = bound.map(|(change_max, former)| (true, ranges(problem, former, change_max)));
     let mut failure = None;
-    for (first, second) in bounded.into_iter().chain([(free.clone(), free)]) {
-        let is_bounded = first.iter().any(Option::is_some);
+    for (is_bounded, (first, second)) in bounded.into_iter().chain([(false, free(problem))]) {
         let request =
             Request { problem, goal: Goal::Speed, first: &first, second: &second, former, is_reserved: false };
         let mut candidates = Vec::new();
-        failure = tried(&request, &mut candidates).err().or(failure);
+        failure = tried(&request, is_bounded, &mut candidates).err().or(failure);
         // What the solver says is not all there is: the fair share meets every bound that is above it.
         candidates.push(fair(problem));
         if is_bounded {
@@ -110,7 +108,7 @@ fn found(problem: &Problem, former: Option<&[Option<Amount>]>) -> Result<Plan, F
 
 /// Adds the shares of programs to the candidates: of the program as it is, and if in whole segments these break an SLO or cost more
 /// than the program says, of the one that reserves what rounding takes.
-fn tried(request: &Request<'_>, candidates: &mut Vec<Vec<Amount>>) -> Result<(), Failure> {
+fn tried(request: &Request<'_>, is_bounded: bool, candidates: &mut Vec<Vec<Amount>>) -> Result<(), Failure> {
     let problem = request.problem;
     let (built, solution) = chosen(request)?;
     let is_moved = problem.applications.iter().any(|member| member.estimate == Estimate::Whole);
@@ -125,7 +123,7 @@ fn tried(request: &Request<'_>, candidates: &mut Vec<Vec<Amount>>) -> Result<(),
     if candidates.iter().any(is_as_said) {
         return Ok(());
     }
-    if request.first.iter().all(Option::is_none) {
+    if !is_bounded {
         candidates.extend(exchanged(request));
     }
     let reserved = Request { is_reserved: true, ..*request };
@@ -149,8 +147,27 @@ pub(crate) fn fastest(
     Ok(rounded(&request, &built, &solution, false))
 }
 
+/// Ranges of both levels, by application.
+type Ranges = (Vec<Option<Range>>, Vec<Option<Range>>);
+
+/// What shares may be: anything, but for those of applications that keep their fair shares.
+fn free(problem: &Problem) -> Ranges {
+    let keeps = |index: &usize| problem.keeps_fair(*index) && !planted(Bug::UnknownShrinks);
+    let first = |index: usize| {
+        let member = &problem.applications[index];
+        let all = problem.first_cache(member.level1).get() as f64;
+        Some(index).filter(keeps).map(|_| (member.fair.level1.get() as f64, all))
+    };
+    let second = |index: usize| {
+        let (fair, all) = (problem.applications[index].fair.second(), problem.reachable(index));
+        Some(index).filter(keeps).map(|_| (fair.get() as f64, all.get() as f64))
+    };
+    let all = 0..problem.applications.len();
+    (all.clone().map(first).collect(), all.map(second).collect())
+}
+
 /// What shares may become when each changes by at most a part of what its application can reach of the level.
-fn ranges(problem: &Problem, former: &[Option<Amount>], change_max: f64) -> (Vec<Option<Range>>, Vec<Option<Range>>) {
+fn ranges(problem: &Problem, former: &[Option<Amount>], change_max: f64) -> Ranges {
     let range = |amount: surgetank_model::Bytes, of: surgetank_model::Bytes| {
         let (amount, of) = (amount.get() as f64, of.get() as f64);
         // A server may have become smaller than the share.
@@ -163,7 +180,14 @@ fn ranges(problem: &Problem, former: &[Option<Amount>], change_max: f64) -> (Vec
     let second = |(index, amount): (usize, &Option<Amount>)| {
         amount.as_ref().map(|amount| range(amount.second(), problem.reachable(index)))
     };
-    (former.iter().zip(&problem.applications).map(first).collect(), former.iter().enumerate().map(second).collect())
+    let both = |bounded: Option<Range>, free: Option<Range>| match (bounded, free) {
+        (Some((low, high)), Some((least, _))) => Some((low.max(least).min(high), high)),
+        (bounded, free) => bounded.or(free),
+    };
+    let (free_first, free_second) = free(problem);
+    let first = former.iter().zip(&problem.applications).map(first).zip(free_first);
+    let second = former.iter().enumerate().map(second).zip(free_second);
+    (first.map(|(one, other)| both(one, other)).collect(), second.map(|(one, other)| both(one, other)).collect())
 }
 
 /// The former shares as a plan, if they still meet everything and the best ones are not better. Where changes are bounded each

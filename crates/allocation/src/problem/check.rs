@@ -6,8 +6,8 @@ use std::time::Duration;
 use surgetank_model::Bytes;
 
 use super::{
-    Amount, Application, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Member, Model, Problem, Server,
-    Setting, Slo, Subject,
+    Amount, Application, Description, Estimate, Hierarchy, InvalidProblem, LATENCY_MAX, Latencies, Member, Model,
+    Problem, Server, Setting, Slo, Subject,
 };
 use crate::hull::Hull;
 use crate::plan::{Added, Level};
@@ -56,9 +56,6 @@ fn invalid<T>(subject: Subject, message: impl Into<String>) -> Checked<T> {
     Err(InvalidProblem { subject, message: message.into() })
 }
 
-/// Longer than any device takes, and short enough to compute with.
-const LATENCY_MAX: Duration = Duration::from_secs(3600);
-
 /// In ms. `of` says in an error whose they are.
 fn latencies_of(latencies: Latencies, subject: Subject, of: &str) -> Checked<[f64; 3]> {
     let Latencies { level1, level2, disk } = latencies;
@@ -106,7 +103,7 @@ fn named(servers: &[Server], of: Level) -> Checked<Names> {
 }
 
 /// What a level may have: sums of shares are numbers of 64 bits.
-pub(crate) const CACHE_MAX: Bytes = Bytes::from_gib(1 << 30);
+pub const CACHE_MAX: Bytes = Bytes::from_gib(1 << 30);
 
 fn member(
     index: usize,
@@ -147,20 +144,16 @@ fn member(
         let message = format!("application {name} names a second-level server twice");
         return refuse(Setting::Level2, message);
     }
-    match slo {
-        Slo::AboveFair(slo) if !(slo > 0.0 && slo.is_finite()) => {
-            return refuse(
-                Setting::Slo,
-                format!(
-                    "application {name} has the SLO {slo}: it is how far above the fair share its latency may be, such as 0.05, and above 0"
-                ),
-            );
-        }
-        Slo::Latency(Duration::ZERO) => {
-            let message = format!("application {name} has an SLO of 0 s: every access takes time");
-            return refuse(Setting::Slo, message);
-        }
-        Slo::AboveFair(_) | Slo::Latency(_) => {}
+    if !slo.is_valid() {
+        let message = match slo {
+            Slo::AboveFair(slo) => format!(
+                "application {name} has the SLO {slo}: it is how far above the fair share its latency may be, such as 0.05, above 0 and {} at most",
+                Slo::ABOVE_MAX
+            ),
+            Slo::Latency(Duration::ZERO) => format!("application {name} has an SLO of 0 s: every access takes time"),
+            Slo::Latency(slo) => format!("application {name} has an SLO of {slo:?}: it is {LATENCY_MAX:?} at most"),
+        };
+        return refuse(Setting::Slo, message);
     }
     if !(accesses_per_s > 0.0 && accesses_per_s.is_finite()) {
         return refuse(

@@ -13,7 +13,10 @@ use crate::mlms::Surface;
 use crate::plan::Level;
 use crate::planted::{Bug, planted};
 
-pub(crate) use check::CACHE_MAX;
+pub use check::CACHE_MAX;
+
+/// Longer than any access takes, and short enough to compute with: an hour.
+pub const LATENCY_MAX: Duration = Duration::from_secs(3600);
 
 /// What a user describes; [`Problem::new`] checks it.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +87,8 @@ pub struct Application {
     /// Accesses per second. Partitioned caches do not depend on it; shared ones do.
     pub accesses_per_s: f64,
     /// How much of its bound stays free because the model is an estimate, as a part of the bound:
-    /// [`confidence::margin`](crate::confidence::margin) says how much.
+    /// [`confidence::margin`](crate::confidence::margin) says how much. If that leaves less than the fair share's latency, the application
+    /// has its fair share of both levels at least.
     pub margin: f64,
     /// For how many intervals in a row up to now its measured latency was above its bound.
     pub violations: u32,
@@ -100,6 +104,18 @@ pub enum Slo {
 }
 
 impl Slo {
+    /// The farthest above the fair share that a promise is.
+    pub const ABOVE_MAX: f64 = 1000.0;
+
+    /// Whether it is one that can be promised.
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        match self {
+            Self::AboveFair(above) => above > 0.0 && above <= Self::ABOVE_MAX,
+            Self::Latency(latency) => !latency.is_zero() && latency <= LATENCY_MAX,
+        }
+    }
+
     /// What a file says: a number, which is how far above the fair share a latency may be, or a latency with its unit. Whether that can be
     /// promised is not judged.
     ///
@@ -313,8 +329,18 @@ impl Problem {
         }
     }
 
-    /// The latency that a plan aims at: the bound without the margin.
+    /// Whether so little is known of an application that not even its fair share holds its SLO for sure by its curve. It has its fair share of
+    /// both levels at least then: with that the SLO holds whatever the curve is.
+    pub(crate) fn keeps_fair(&self, application: usize) -> bool {
+        let member = &self.applications[application];
+        matches!(member.slo, Slo::AboveFair(slo) if (1.0 + slo) * (1.0 - member.margin) < 1.0)
+    }
+
+    /// The latency that a plan aims at: the bound without the margin; none if the application keeps its fair share.
     pub(crate) fn target_ms(&self, application: usize) -> f64 {
+        if self.keeps_fair(application) {
+            return f64::INFINITY;
+        }
         let margin = self.applications[application].margin;
         self.bound_ms(application) * if planted(Bug::MarginLoosens) { 1.0 + margin } else { 1.0 - margin }
     }

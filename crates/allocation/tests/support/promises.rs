@@ -12,6 +12,9 @@ use super::{Extent, description, ensure, naive, problem, with_absolute_bounds};
 
 const EXTENT: Extent = Extent { applications: 6, first: 2, second: 4, grains: 60 };
 
+/// What whole segments may cost.
+const ROUNDING: f64 = 0.1;
+
 fn cost(plan: &Plan) -> f64 {
     plan.shares.len() as f64 / plan.fair_speedup
 }
@@ -45,7 +48,37 @@ pub fn run(seed: u64) -> Result<(), String> {
     }
     bounded_changes(random, &description, &plan)?;
     equals(random, &description)?;
+    unknown(random, description.clone())?;
     violations(random, description)
+}
+
+/// Of whom too little is known has the fair share of both levels at least, and keeps nobody else from another one.
+fn unknown(random: &mut Random, mut description: Description) -> Result<(), String> {
+    let of = random.below(description.applications.len() as u64) as usize;
+    (description.applications[of].slo, description.applications[of].margin) = (Slo::AboveFair(0.05), 0.5);
+    let own_server = description.applications[of].level1.clone();
+    let checked = problem(&description)?;
+    let (plan, fair) = (solve(&checked, None), baselines::fair_share(&checked));
+    verify(&checked, &plan).map_err(|error| error.to_string())?;
+    ensure(!matches!(plan.basis, Basis::FairShare(Fallback::Solver(_))), || format!("{:?}", plan.basis))?;
+    let second = |share: &Share| share.level2.values().map(|bytes| bytes.get()).sum::<u64>();
+    let (has, fair) = (&plan.shares[of], &fair.shares[of]);
+    ensure(has.level1 >= fair.level1 && second(has) >= second(fair), || format!("{has:?} is below {fair:?}"))?;
+    // With what it does not keep the others do as well as without it.
+    let fair = fair.clone();
+    description.applications.remove(of);
+    for server in description.level1.iter_mut().filter(|server| server.name == own_server) {
+        server.cache = Bytes::new(server.cache.get() - fair.level1.get());
+    }
+    for server in &mut description.level2 {
+        let its = fair.level2.get(&server.name).map_or(0, |bytes| bytes.get());
+        server.cache = Bytes::new(server.cache.get() - its);
+    }
+    let Ok(others) = problem(&description) else { return Ok(()) };
+    let others = solve(&others, None);
+    ensure(others.infeasible().is_some() || cost(&plan) <= cost(&others) + 1.0 + ROUNDING, || {
+        format!("{} with it and {} without it", cost(&plan), cost(&others))
+    })
 }
 
 /// Which equal plan is the previous one decides, and a broken one or a worse one does not.
