@@ -1,8 +1,8 @@
 //! Two devices whose read caches share a budget, under loads that change three times; and the same loads with fixed halves.
 //!
-//! What fixed halves give once they are full is each device's fair latency in a phase. Everything is judged by latencies that the
-//! loads measure themselves, in intervals that end when the daemon's do. All intervals after the first ones count,
-//! also those in which a load changes: the caches are empty only when the daemon starts.
+//! What fixed halves give as long after a change is a device's fair latency in an interval: a hot spot that moves is read from the disk first,
+//! by whatever cache. Everything is judged by latencies that the loads measure themselves, in intervals that end when the daemon's do.
+//! All intervals after the first ones count, also those in which a load changes: the caches are empty only when the daemon starts.
 
 mod load;
 pub mod resize;
@@ -15,7 +15,7 @@ use self::load::{Caches, Load, Mix, Rig};
 use super::{Bench, Report};
 use crate::bar::{Bar, Limit, median};
 use crate::interrupt::wait_for;
-use crate::output::{say, write};
+use crate::output::write;
 use crate::surgetank::Share;
 
 /// What both caches have, in MiB.
@@ -69,9 +69,9 @@ impl Interval {
 
 /// Measures and adds its rows.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
-    let fair_ms = halves(bench, if bench.quick { 4 } else { 6 })?;
-    say(&format!("fixed halves: {fair_ms:.3?} ms"));
-    let intervals = shared(bench, if bench.quick { 10 } else { 28 }, &fair_ms)?;
+    let of_phase = if bench.quick { 10 } else { 28 };
+    let fair_ms = halves(bench, of_phase)?;
+    let intervals = shared(bench, &fair_ms)?;
     write(&bench.out, "sharing", &table(&intervals), &intervals)?;
     let share = |is: &dyn Fn(&Interval) -> bool, of: &dyn Fn(&Interval) -> bool| {
         let counted = intervals.iter().filter(|interval| of(interval)).count() as f64;
@@ -114,27 +114,34 @@ fn table(intervals: &[Interval]) -> String {
     text
 }
 
-/// The latency of each device in each phase with fixed halves, in the second half of so many intervals.
-fn halves(bench: &Bench, intervals: u32) -> anyhow::Result<Vec<[f64; 2]>> {
+/// Latencies of both devices by interval, in a phase.
+type OfPhase = Vec<[f64; 2]>;
+
+/// Intervals of a phase that come before those that count.
+const fn bootstrap(phase: usize) -> usize {
+    if phase == 0 { BOOTSTRAP } else { 0 }
+}
+
+/// The latencies with fixed halves.
+fn halves(bench: &Bench, of_phase: usize) -> anyhow::Result<Vec<OfPhase>> {
     let rig = Rig::serve(bench, "halves", Caches::Each { mib: CACHE_MIB / 2 }, DISK_MIB)?;
     let loads = PHASES[0].map(Load::new);
     let found = rig.under(&loads, || {
-        let phase = |mixes: &[Mix; 2]| {
+        let phase = |(phase, mixes): (usize, &[Mix; 2])| {
             loads.iter().zip(mixes).for_each(|(load, mix)| load.change(*mix));
-            let mut measured = [0.0; 2];
-            for _ in 0..2 {
-                wait(bench, INTERVAL * intervals / 2)?;
-                measured = [loads[0].take().mean_ms(), loads[1].take().mean_ms()];
-            }
-            Ok(measured)
+            let interval = |_| {
+                wait(bench, INTERVAL)?;
+                Ok([loads[0].take().mean_ms(), loads[1].take().mean_ms()])
+            };
+            (0..of_phase + bootstrap(phase)).map(interval).collect()
         };
-        PHASES.iter().map(phase).collect()
+        PHASES.iter().enumerate().map(phase).collect()
     })?;
     rig.stop()?;
     Ok(found)
 }
 
-fn shared(bench: &Bench, of_phase: usize, fair_ms: &[[f64; 2]]) -> anyhow::Result<Vec<Interval>> {
+fn shared(bench: &Bench, fair_ms: &[OfPhase]) -> anyhow::Result<Vec<Interval>> {
     let caches = Caches::Shared { mib: CACHE_MIB, interval: INTERVAL, slo: SLO };
     let rig = Rig::serve(bench, "shared", caches, DISK_MIB)?;
     let loads = PHASES[0].map(Load::new);
@@ -142,15 +149,14 @@ fn shared(bench: &Bench, of_phase: usize, fair_ms: &[[f64; 2]]) -> anyhow::Resul
     rig.under(&loads, || {
         let mut before = next(bench, &rig, 0)?;
         for (phase, (mixes, fair_ms)) in PHASES.iter().zip(fair_ms).enumerate() {
-            let bootstrap = if phase == 0 { BOOTSTRAP } else { 0 };
             loads.iter().zip(mixes).for_each(|(load, mix)| load.change(*mix));
             for load in &loads {
                 load.take();
             }
-            for turn in 0..of_phase + bootstrap {
+            for (turn, fair_ms) in fair_ms.iter().enumerate() {
                 let after = next(bench, &rig, before[0].interval)?;
                 let reads = [loads[0].take(), loads[1].take()];
-                for (at, device) in load::DEVICES.into_iter().enumerate().filter(|_| turn >= bootstrap) {
+                for (at, device) in load::DEVICES.into_iter().enumerate().filter(|_| turn >= bootstrap(phase)) {
                     found.push(Interval {
                         phase,
                         number: turn,
