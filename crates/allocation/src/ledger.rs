@@ -62,6 +62,12 @@ impl Ledger {
         self.entries.get(name).map_or(Bytes::ZERO, |entry| entry.limit)
     }
 
+    /// Whether everybody may have what they are to have: there is no next step.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.entries.values().all(|entry| entry.limit == entry.target)
+    }
+
     /// The next step towards the targets: caches whose limits change, and those limits. Smaller by at most `step` at once, larger as
     /// far as others have become smaller. To be called again until it names none.
     pub fn step(&mut self, step: Bytes) -> Vec<(String, Bytes)> {
@@ -113,7 +119,9 @@ mod tests {
         ledger.holds("a", Bytes::new(45));
         assert_eq!(ledger.step(Bytes::new(20)), [("b".to_owned(), Bytes::new(55))]);
         ledger.holds("a", Bytes::new(30));
+        assert!(!ledger.is_settled());
         assert_eq!(ledger.step(Bytes::new(20)), [("b".to_owned(), Bytes::new(70))]);
+        assert!(ledger.is_settled());
         ledger.aim(&targets(&[("b", 100)]));
         assert_eq!(ledger.step(Bytes::new(100)), [("a".to_owned(), Bytes::ZERO)]);
         assert_eq!(ledger.step(Bytes::new(100)), [], "what a has now nobody has seen");

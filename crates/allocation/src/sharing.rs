@@ -214,6 +214,12 @@ impl Sharing {
         }
     }
 
+    /// Whether all limits are what is planned: there is no next step in this interval.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.ledger.is_settled()
+    }
+
     /// Caches whose limits change now, and those limits. `held`: what they were seen to have. To be asked again and again.
     pub fn step(&mut self, held: &BTreeMap<String, Bytes>) -> Vec<(String, Bytes)> {
         held.iter().for_each(|(name, held)| self.ledger.holds(name, *held));

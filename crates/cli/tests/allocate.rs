@@ -181,6 +181,11 @@ fn a_plan_is_kept_and_changes_are_bounded() {
         ("{}", "missing field `apps`"),
         ("no", "is no plan"),
         ("{\"apps\": [{\"name\": \"A\", \"level1_mib\": -1, \"level2_mib\": {}}]}", "a share is at least 0"),
+        ("{\"apps\": [{\"name\": \"A\", \"level1_mib\": 1e300, \"level2_mib\": {}}]}", "its shares are more than"),
+        (
+            "{\"apps\": [{\"name\": \"A\", \"level1_mib\": 1, \"level2_mib\": {}}, {\"name\": \"A\", \"level1_mib\": 1, \"level2_mib\": {}}]}",
+            "it has two shares of A",
+        ),
     ] {
         place.write("now.json", text);
         let said = place.refused(&["--previous", "now.json"], 2);
@@ -264,6 +269,7 @@ fn every_mistake_is_one_sentence_with_its_place() {
     let place = Place::new("");
     let mistakes: &[(&str, &str, &str)] = &[
         // What is replaced, with what, and what is said.
+        ("slo = 0.05\nlatency", "segment = \"0 MiB\"\nslo = 0.05\nlatency", ":1:11: the segment is 0 B"),
         (
             "slo = 0.05\nlatency",
             "segment = \"60 MiB\"\nslo = 0.05\nlatency",
@@ -283,6 +289,8 @@ fn every_mistake_is_one_sentence_with_its_place() {
         ("slo = 0.05\nmrc", "slo = 0\nmrc", ":14:7: application A has the SLO 0: it is how far above the fair share"),
         ("slo = 0.05\nmrc", "slo = -0.5\nmrc", ":14:7: application A has the SLO -0.5:"),
         ("slo = 0.05\nmrc", "slo = nan\nmrc", ":14:7: application A has the SLO NaN:"),
+        ("slo = 0.05\nmrc", "slo = 1e9\nmrc", ":14:7: application A has the SLO 1000000000:"),
+        ("slo = 0.05\nmrc", "slo = \"2 h\"\nmrc", ":14:7: application A has an SLO of 7200s: it is 3600s at most"),
         ("slo = 0.05\nmrc", "slo = \"0 ms\"\nmrc", ":14:7: application A has an SLO of 0 s"),
         ("slo = 0.05\nmrc", "slo = \"-2 ms\"\nmrc", "is negative"),
         ("slo = 0.05\nmrc", "slo = \"0.05\"\nmrc", "has no unit"),
@@ -408,6 +416,7 @@ fn every_mistake_is_one_sentence_with_its_place() {
     for (from, to, said) in [
         ("demand = \"1.2 GiB\"\n", "", ":12:1: application B has no demand: with demands_only = true add it"),
         ("demand = \"1.2 GiB\"", "demand = 5", "5 has no unit"),
+        ("demand = \"1.2 GiB\"", "demand = \"0 GiB\"", ":15:10: application B demands nothing: leave it out"),
         ("demand = \"1.2 GiB\"", "demand = \"2000000 TiB\"", "the applications want more than"),
         ("name = \"B\"", "name = \"A\"", "two applications are named A"),
         ("name = \"st2\"", "name = \"st1\"", ":5:1: two second-level servers are named st1"),
@@ -480,6 +489,9 @@ fn a_page_shows_margins_shares_and_curves() {
     }
     assert!(!page.contains("<b>B") && !page.contains("NaN") && page.matches("<svg").count() == 5);
     assert!(place.refused(&["--page", "shares.png"], 2).contains("let its name end in .html"));
+    place.write("now.html", "{}");
+    let said = place.refused(&["--previous", "now.html", "--page", "./now.html"], 2);
+    assert!(said.contains("./now.html is read, and would be written over: name another"), "{said}");
     // What is infeasible has a page as well, which says so.
     place.write("a.toml", FILE.replacen("slo = 0.05\nmrc", "slo = \"1 ms\"\nmrc", 1));
     place.refused(&["--page", "shares.html"], 3);

@@ -29,6 +29,13 @@ pub struct TraceOf {
     path: PathBuf,
 }
 
+impl TraceOf {
+    /// Where it lies.
+    pub const fn path(&self) -> &PathBuf {
+        &self.path
+    }
+}
+
 impl FromStr for TraceOf {
     type Err = String;
 

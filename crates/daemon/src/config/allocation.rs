@@ -40,15 +40,22 @@ pub(super) struct RawAllocation {
 pub(super) fn check_slo(source: &Source, slo: Option<&Spanned<Value>>) -> Result<Option<Slo>, ConfigError> {
     let Some(slo) = slo else { return Ok(None) };
     let refused = |message: String| source.at(Some(slo.span()), message);
-    match Slo::read(slo.get_ref()).map_err(refused)? {
+    let read = Slo::read(slo.get_ref()).map_err(refused)?;
+    match read {
+        _ if read.is_valid() => Ok(Some(read)),
         Slo::Latency(latency) if latency.is_zero() => {
             Err(refused("slo is 0 s: every read takes time, so write a latency above zero".to_owned()))
         }
-        Slo::AboveFair(above) if !(above > 0.0 && above.is_finite()) => Err(refused(format!(
-            "slo is {}: write how far above that of a fair share the latency may be, such as 0.05, or a latency, such as \"2 ms\"",
-            slo.get_ref()
+        Slo::Latency(latency) => Err(refused(format!(
+            "slo is {}: write a latency of {} at most",
+            Span(latency),
+            Span(surgetank_allocation::LATENCY_MAX)
         ))),
-        slo => Ok(Some(slo)),
+        Slo::AboveFair(_) => Err(refused(format!(
+            "slo is {}: write how far above that of a fair share the latency may be, such as 0.05, {} at most, or a latency, such as \"2 ms\"",
+            slo.get_ref(),
+            Slo::ABOVE_MAX
+        ))),
     }
 }
 
@@ -133,6 +140,8 @@ slo = "2 ms"
                 ("slo = 0.1", "slo = nan", "slo is nan: write how far"),
                 ("slo = \"2 ms\"", "slo = \"0 s\"", "slo is 0 s: every read takes time"),
                 ("slo = \"2 ms\"", "slo = -1", "slo is -1: write how far"),
+                ("slo = \"2 ms\"", "slo = 1e300", "such as 0.05, 1000 at most"),
+                ("slo = \"2 ms\"", "slo = \"2 h\"", "write a latency of 1 h at most"),
                 ("cache = \"1 GiB\"", "cache = \"7 MiB\"", "and 2 read caches need 8 MiB"),
                 ("slo = \"2 ms\"", "slo = \"2\"", "s.toml:"),
                 ("interval = \"10 s\"", "interval = \"10 ms\"", "interval"),

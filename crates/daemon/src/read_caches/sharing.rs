@@ -18,7 +18,7 @@ use crate::config::{AllocationConfig, Config};
 /// Steps towards a plan in an interval, and how long each takes at least and at most.
 const STEPS: u32 = 32;
 const STEP: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How long a cache may take to answer.
+/// How long caches may take to answer that are asked at the same time.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A cache that serves.
@@ -30,6 +30,8 @@ struct Served {
     former: (Observation, Instant),
     /// The limit that it was told last, and took.
     told: Bytes,
+    /// It did not take the last one in time.
+    silent: bool,
     /// Of the backing volume.
     limits: Limits,
 }
@@ -109,7 +111,7 @@ impl Shares {
         let told = state.sharing.limit(device);
         let former = (Observation::default(), Instant::now());
         let limits = state.limits.get(device).copied().unwrap_or_default();
-        let served = Served { lease: number, handle: handle.clone(), former, told, limits };
+        let served = Served { lease: number, handle: handle.clone(), former, told, silent: false, limits };
         state.served.insert(device.to_owned(), served);
         cache.share(told.get());
         Lease { state: self.state.clone(), device: device.to_owned(), number }
@@ -168,8 +170,10 @@ fn run(state: &Mutex<State>, interval: Duration, stop: &Receiver<()>) {
 fn plan(state: &Mutex<State>) -> Option<String> {
     let served = guard(state).served.clone();
     let mut observed = BTreeMap::new();
-    for (name, Served { lease, handle, former, limits, .. }) in served {
-        let Some(observation) = handle.observe(TIMEOUT) else { continue };
+    let asked: Vec<_> = served.into_iter().map(|(name, served)| (name, served.handle.observe(), served)).collect();
+    let left = Left::begin();
+    for (name, observing, Served { lease, former, limits, .. }) in asked {
+        let Some(observation) = observing.wait(left.now()) else { continue };
         let now = (observation, Instant::now());
         observed.insert(name.clone(), of_interval(&now, &former, &limits));
         if let Some(served) = guard(state).under(&name, lease) {
@@ -209,17 +213,33 @@ fn of_interval(now: &(Observation, Instant), former: &(Observation, Instant), li
     }
 }
 
+/// What is left of the time in which all that were asked answer: one that hangs costs nobody else an answer that is there.
+struct Left(Instant);
+
+impl Left {
+    fn begin() -> Self {
+        Self(Instant::now() + TIMEOUT)
+    }
+
+    fn now(&self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+}
+
 /// The next step towards the plan.
 fn go_on(state: &Mutex<State>) {
     let asked: Vec<(String, u64, ReadCacheHandle)> = {
         let State { served, sharing, .. } = &*guard(state);
-        // One that has not taken its limit may grow: what it has does not count.
-        let has_limit = served.iter().filter(|(name, served)| served.told == sharing.limit(name));
+        // One that has not taken its limit may grow: what it has does not count. If there is nothing to do, nobody is woken.
+        let has_limit =
+            served.iter().filter(|(name, served)| !sharing.is_settled() && served.told == sharing.limit(name));
         has_limit.map(|(name, served)| (name.clone(), served.lease, served.handle.clone())).collect()
     };
+    let looks: Vec<_> = asked.into_iter().map(|one| (one.2.look(), one)).collect();
+    let left = Left::begin();
     // One that does not answer may have all that it may have.
-    let held = asked.into_iter().filter_map(|(name, lease, handle)| {
-        let looked = handle.look().wait(TIMEOUT)?.ok();
+    let held = looks.into_iter().filter_map(|(look, (name, lease, handle))| {
+        let looked = look.wait(left.now())?.ok();
         looked.map(|()| (name, lease, Bytes::new(handle.status().held_bytes)))
     });
     let held: Vec<(String, u64, Bytes)> = held.collect();
@@ -234,13 +254,17 @@ fn go_on(state: &Mutex<State>) {
         let untold = limits.filter(|(_, served, limit)| served.told != *limit);
         untold.map(|(name, served, limit)| (name.clone(), served.lease, served.handle.clone(), limit)).collect()
     };
-    for (name, lease, handle, limit) in untold {
-        if !matches!(handle.set_limit(Some(limit.get())).wait(TIMEOUT), Some(Ok(()))) {
-            tracing::warn!(device = name, "its read cache does not answer, and may be larger than it should be");
-            continue;
-        }
-        if let Some(served) = guard(state).under(&name, lease) {
+    let told: Vec<_> = untold.into_iter().map(|one| (one.2.set_limit(Some(one.3.get())), one)).collect();
+    let left = Left::begin();
+    for (answer, (name, lease, _, limit)) in told {
+        let is_taken = matches!(answer.wait(left.now()), Some(Ok(())));
+        let mut state = guard(state);
+        let Some(served) = state.under(&name, lease) else { continue };
+        let was_silent = std::mem::replace(&mut served.silent, !is_taken);
+        if is_taken {
             served.told = limit;
+        } else if !was_silent {
+            tracing::warn!(device = name, "its read cache does not answer, and may be larger than it should be");
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use surgetank_allocation::{
-    Application, Demand, Description, Estimate, Hierarchy, InvalidProblem, Latencies, Level, MissCurve, Model, Problem,
-    Server, Setting, Slo, Subject,
+    Application, Demand, Description, Estimate, Hierarchy, InvalidProblem, LATENCY_MAX, Latencies, Level, MissCurve,
+    Model, Problem, Server, Setting, Slo, Subject,
 };
 use surgetank_model::Bytes;
 use surgetank_model::toml_error::{ConfigError, Source, nearest};
@@ -38,7 +38,7 @@ struct RawFile {
     slo: Option<Spanned<RawSlo>>,
     latency: Option<Spanned<RawLatency>>,
     hierarchy: Option<RawHierarchy>,
-    segment: Option<Bytes>,
+    segment: Option<Spanned<Bytes>>,
     change_max: Option<Spanned<f64>>,
     margin: Option<Spanned<f64>>,
     #[serde(default)]
@@ -179,6 +179,12 @@ impl AllocationFile {
         };
         let [level1, level2, disk] = [latency.level1, latency.level2, latency.disk].map(|span| span.0);
         self.check_times([level1, level2, disk])?;
+        let segment = self.raw.segment.as_ref();
+        if let Some(none) = segment.filter(|segment| *segment.get_ref() == Bytes::ZERO) {
+            let message =
+                "the segment is 0 B: every share is a whole number of them, so write at least \"1 B\", or leave it out";
+            return Err(self.source.at(Some(none.span()), message));
+        }
         let applications = self.raw.app.iter().map(|app| self.application(app, measured));
         let description = Description {
             latencies: Latencies { level1, level2, disk },
@@ -189,7 +195,7 @@ impl AllocationFile {
             level1: servers(&self.raw.server.level1),
             level2: servers(&self.raw.server.level2),
             applications: applications.collect::<Result<_, _>>()?,
-            segment: self.raw.segment.unwrap_or_default(),
+            segment: segment.map(|segment| *segment.get_ref()).unwrap_or_default(),
             change_max: self.raw.change_max.as_ref().map(|change| *change.get_ref()),
         };
         Problem::new(description).map_err(|error| self.refused(&error))
@@ -208,6 +214,10 @@ impl AllocationFile {
                     format!("application {name} has no demand: with demands_only = true add it, such as \"1.2 GiB\"");
                 return Err(self.source.at(Some(app.span()), message));
             };
+            if *demand.get_ref() == Bytes::ZERO {
+                let message = format!("application {name} demands nothing: leave it out");
+                return Err(self.source.at(Some(demand.span()), message));
+            }
             let level2 = raw.level2.as_ref().map(|names| names.get_ref().clone()).unwrap_or_default();
             Ok(Demand { application: name.clone(), level2, demand: *demand.get_ref() })
         };
@@ -317,9 +327,6 @@ impl AllocationFile {
         self.source.at(place, error.to_string())
     }
 }
-
-/// A day: more than any access takes.
-const LATENCY_MAX: Duration = Duration::from_secs(24 * 3600);
 
 fn servers(raw: &[Spanned<RawServer>]) -> Vec<Server> {
     let server = |raw: &Spanned<RawServer>| Server { name: raw.get_ref().name.clone(), cache: raw.get_ref().cache };

@@ -1,9 +1,9 @@
 //! The plan that holds now, as the command itself answered it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
-use surgetank_allocation::{Basis, Change, Plan, Share};
+use surgetank_allocation::{Basis, CACHE_MAX, Change, Plan, Share};
 use surgetank_model::Bytes;
 
 /// What of an answer the next plan needs. Other names are ignored, those of later versions among them.
@@ -23,8 +23,16 @@ impl PreviousPlan {
     /// The shares. Those of applications that a problem does not have do not count there.
     ///
     /// # Errors
-    /// If a share is none: one sentence.
+    /// If a share is none, or an application has two: one sentence.
     pub fn plan(&self) -> Result<Plan, String> {
+        let mut names = BTreeSet::new();
+        if let Some(twice) = self.apps.iter().find(|of| !names.insert(&of.name)) {
+            return Err(format!("it has two shares of {}", twice.name));
+        }
+        let all = self.apps.iter().flat_map(|of| of.level2_mib.values().chain([&of.level1_mib]));
+        if all.sum::<f64>() > CACHE_MAX.as_mib() {
+            return Err(format!("its shares are more than {CACHE_MAX} together"));
+        }
         let share = |of: &PreviousShare| {
             let bytes = |mib: f64| {
                 if mib >= 0.0 && mib.is_finite() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender};
 use surgetank_readcache::{Event, MemberId, Status};
 
 use super::super::remote::{self, Answer, Remote};
@@ -33,6 +33,21 @@ impl remote::Ask for Ask {
             Self::Add(member) => Some(member),
             Self::Remove(_) | Self::Look | Self::Observe(_) | Self::Limit(_) => None,
         }
+    }
+}
+
+/// What a read cache was asked, and says later.
+#[derive(Debug)]
+pub struct Observing {
+    observation: Receiver<Observation>,
+    _asked: Answer,
+}
+
+impl Observing {
+    /// `None` if it does not say so in that time, or was closed.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> Option<Observation> {
+        self.observation.recv_timeout(timeout).ok()
     }
 }
 
@@ -79,14 +94,12 @@ impl ReadCacheHandle {
         self.remote.ask(Ask::Remove(member))
     }
 
-    /// How it stands, how long what it does takes, and what would miss in caches of other sizes, of which another interval begins. `None` if it does not say so in that time, or was closed.
+    /// How it stands, how long what it does takes, and what would miss in caches of other sizes, of which another interval begins.
     #[must_use]
-    pub fn observe(&self, timeout: Duration) -> Option<Observation> {
+    pub fn observe(&self) -> Observing {
         let (sender, observation) = crossbeam_channel::bounded(1);
         let asked = self.remote.ask(Ask::Observe(sender));
-        let observation = observation.recv_timeout(timeout).ok();
-        drop(asked);
-        observation
+        Observing { observation, _asked: asked }
     }
 
     /// The cache has so many bytes of its members at most from now on, all that they have if `None`. It grows at once. While it is larger, it

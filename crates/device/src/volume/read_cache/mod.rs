@@ -27,7 +27,7 @@ use super::remote::{self, Command, Inbox};
 use super::{Completion, Failure, Memory, Operation, Volume, VolumeIo};
 use crate::poller::Poller;
 
-pub use self::handle::ReadCacheHandle;
+pub use self::handle::{Observing, ReadCacheHandle};
 pub use self::observed::{Misses, Observation, Times};
 pub use super::remote::Answer;
 
