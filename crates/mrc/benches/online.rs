@@ -1,11 +1,11 @@
-//! What an access costs an online curve, as one JSON document: `cargo bench --package surgetank-mrc`. Times are those of the
+//! What an access costs an online curve of either kind, as one JSON document: `cargo bench --package surgetank-mrc`. Times are those of the
 //! processor, so that what else runs on a machine does not count.
 
 #![expect(clippy::print_stdout, reason = "the answer")]
 #![expect(clippy::disallowed_methods, reason = "curves have no clock, their speed has")]
 
 use surgetank_model::random::Random;
-use surgetank_mrc::{Access, Curve, Online, OnlineCurve, spread_sizes};
+use surgetank_mrc::{Access, Curve, MiniatureCurve, Miniatures, Online, OnlineCurve, spread_sizes};
 
 /// Accesses of a round, and rounds that are timed together: a tick of the kernel's clock is little against them.
 const ACCESSES: usize = 1 << 20;
@@ -38,6 +38,20 @@ fn case(name: &str, blocks: u64, access: Access) -> String {
     let sampled = (curve.sampled() - before) / (ACCESSES * ROUNDS) as f64;
     format!(
         "  {{\"case\": \"{name}\", \"blocks\": {blocks}, \"rate\": {:.6}, \"sampled\": {sampled:.6}, \"ns\": {ns:.2}, \"accesses_per_s\": {:.0}}}",
+        curve.rate().share(),
+        SHARE * 1e9 / ns
+    )
+}
+
+/// Miniatures of caches of up to so many blocks, and accesses in no order to twice as many.
+fn miniatures(name: &str, largest: u64, access: Access) -> String {
+    let mut random = Random::from_seed(1);
+    let accesses: Vec<u64> = (0..ACCESSES).map(|_| random.below(2 * largest)).collect();
+    let mut curve = MiniatureCurve::new(Miniatures::up_to(largest));
+    accesses.iter().for_each(|block| curve.observe(Access::Read, *block));
+    let ns = mean_ns(|| accesses.iter().for_each(|block| curve.observe(access, *block)));
+    format!(
+        "  {{\"case\": \"{name}\", \"largest\": {largest}, \"rate\": {:.6}, \"ns\": {ns:.2}, \"accesses_per_s\": {:.0}}}",
         curve.rate().share(),
         SHARE * 1e9 / ns
     )
@@ -82,6 +96,12 @@ fn main() {
         case("one read of 10,000 sampled", 64 << 20, Access::Read),
         case("one write of 10,000 sampled", 64 << 20, Access::Write),
         scan(),
+        miniatures("reads, miniatures of 32 MiB", 1 << 13, Access::Read),
+        miniatures("reads, miniatures of 128 MiB", 1 << 15, Access::Read),
+        miniatures("writes, miniatures of 128 MiB", 1 << 15, Access::Write),
+        miniatures("reads, miniatures of 1 GiB", 1 << 18, Access::Read),
+        miniatures("reads, miniatures of 10 GiB", 10 << 18, Access::Read),
+        miniatures("reads, miniatures of 1 TiB", 1 << 28, Access::Read),
         interval(),
     ];
     println!("[\n{}\n]", rows.join(",\n"));

@@ -8,6 +8,7 @@
 //! | [`Simulation`] | LRU, FIFO, LRFU, S3-FIFO, SIEVE or the read cache's policy at given sizes | the sizes |
 //! | [`SampledLru`] | LRU at every size from a spatial sample (SHARDS) | the sample |
 //! | [`OnlineCurve`] | the same for what is read, while it goes on: writes and discards too, and the past counts less | nothing |
+//! | [`MiniatureCurve`] | the read cache's own policy, online too, at sizes that follow from the largest | nothing |
 //! | [`Resident`] | one LRU or LRFU cache, block by block, for simulators of several | the size |
 //! | [`Miniature`] | any policy at given sizes, scaled down with the sample | the sizes × the rate |
 //!
@@ -23,6 +24,7 @@ mod histogram;
 mod history;
 mod lrfu;
 mod lru;
+pub mod miniature;
 pub mod online;
 pub mod planted;
 mod resident;
@@ -35,6 +37,7 @@ mod table;
 
 pub use curve::{Curve, Point, spread_sizes};
 pub use exact::ExactLru;
+pub use miniature::{MiniatureCurve, Miniatures};
 pub use online::{Access, Online, OnlineCurve};
 pub use resident::{Held, Resident};
 pub use sample::{Rate, RateError};

@@ -32,7 +32,7 @@ pub const KEYS_MAX: usize = 6_800;
 
 /// Reads that were sampled at least, in an interval and before, so that their difference is no chance: with 400 in each, two
 /// samples of one distribution differ by more than 0.1 somewhere in one of 30 cases, and then only history is lost.
-const CHANGE_LEAST: f64 = 400.0;
+pub(crate) const CHANGE_LEAST: f64 = 400.0;
 
 /// Buckets at most 0.4 % of their distance wide.
 type Coarse = Histogram<512>;

@@ -32,5 +32,21 @@ surgetank_model::plant_bugs! {
         DiscardUndone,
         /// Memory is not bounded by the number of keys.
         KeysUnbounded,
+        /// Miniatures see the blocks that are not sampled too.
+        MiniatureSeesAll,
+        /// Miniatures are as large as what they stand for.
+        MiniatureUnscaled,
+        /// Reads that were sampled too many or too few times change nothing at the sizes of miniatures.
+        MiniatureUnadjusted,
+        /// A miniature keeps what is discarded.
+        MiniatureKeepsDiscarded,
+        /// A miniature keeps what is discarded with many other blocks.
+        MiniatureKeepsRange,
+        /// A write brings its block into miniatures.
+        MiniatureTakesWritten,
+        /// Reads of miniatures do not lose weight.
+        MiniatureAgeless,
+        /// What was before another mix counts on at the sizes of miniatures.
+        MiniatureKeepsMix,
     }
 }

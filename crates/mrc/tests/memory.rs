@@ -1,11 +1,11 @@
-//! What an online curve takes of memory at most, counted at the allocator.
+//! What online curves take of memory at most, counted at the allocator.
 
 #![expect(clippy::print_stdout, reason = "how much it is is a result")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use surgetank_mrc::{Access, Curve, Online, OnlineCurve, spread_sizes};
+use surgetank_mrc::{Access, Curve, MiniatureCurve, Miniatures, Online, OnlineCurve, spread_sizes};
 
 /// The bar for an application.
 const BYTES_MAX: usize = 2 << 20;
@@ -36,29 +36,58 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
+/// The most that is allocated at once while `run` runs.
+fn most(run: impl FnOnce()) -> usize {
+    let before = LIVE.load(Ordering::Relaxed);
+    MOST.store(before, Ordering::Relaxed);
+    run();
+    MOST.load(Ordering::Relaxed) - before
+}
+
+/// New blocks, now and then one from before, and distances up to the longest that there are.
+fn accesses(key: &mut u64) -> impl Iterator<Item = (Access, u64)> {
+    (0..400_000u64).map(|at| {
+        *key = key.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let block = if at % 4 == 0 { *key >> 50 } else { *key };
+        (if at % 7 == 0 { Access::Write } else { Access::Read }, block)
+    })
+}
+
 /// The only test here, so that nobody else allocates meanwhile.
 #[test]
 fn an_online_curve_takes_at_most_two_mebibytes() {
-    let before = LIVE.load(Ordering::Relaxed);
-    MOST.store(before, Ordering::Relaxed);
+    let online = size_of::<OnlineCurve>() + most(of_any_size);
+    println!("{online} bytes at most for LRU");
+    assert!(online <= BYTES_MAX, "{online} bytes");
+    for (largest, segment_blocks) in [(1, 1), (8191, 1), (8192, 256), (1 << 15, 256), (10 << 18, 256), (1 << 36, 256)] {
+        let options = Miniatures { segment_blocks, blocks_max: u64::MAX, ..Miniatures::up_to(largest) };
+        let miniatures = size_of::<MiniatureCurve>() + most(|| of_the_policy(options));
+        println!("{miniatures} bytes at most for caches of up to {largest} blocks");
+        assert!(miniatures <= BYTES_MAX, "{miniatures} bytes for caches of up to {largest} blocks");
+    }
+}
+
+fn of_any_size() {
     // More keys than it takes.
     let mut curve = OnlineCurve::new(Online { keys_max: usize::MAX, renewed_after: 3, ..Online::default() });
     let mut key = 1u64;
     for round in 0..8 {
-        for at in 0..400_000u64 {
-            // New blocks, now and then one from before, and distances up to the longest that there are.
-            key = key.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let block = if at % 4 == 0 { key >> 50 } else { key };
-            let access = if at % 7 == 0 { Access::Write } else { Access::Read };
-            curve.observe(access, block);
-        }
+        accesses(&mut key).for_each(|(access, block)| curve.observe(access, block));
         curve.observe_range(Access::Discard, round << 40..u64::MAX);
         curve.end_interval();
         assert!(curve.rate().share() < 0.1, "the sample is full");
     }
     let points = curve.points(&spread_sizes(1 << 40, 64));
-    let most = MOST.load(Ordering::Relaxed) - before + size_of::<OnlineCurve>();
     assert_eq!(points.last().map(|point| point.size_blocks), Some(1 << 40));
-    println!("{most} bytes at most, {} when nothing is under way", LIVE.load(Ordering::Relaxed) - before);
-    assert!(most <= BYTES_MAX, "{most} bytes");
+}
+
+fn of_the_policy(options: Miniatures) {
+    let mut curve = MiniatureCurve::new(options);
+    let mut key = 1u64;
+    for round in 0..2 {
+        accesses(&mut key).for_each(|(access, block)| curve.observe(access, block >> 26));
+        curve.observe_range(Access::Discard, round << 36..1 << 38);
+        curve.end_interval();
+    }
+    assert_eq!(curve.points().last().map(|point| point.size_blocks), Some(options.largest));
 }

@@ -4,7 +4,7 @@
 //! touches bytes, clocks or randomness. The backing volume has everything, always: whatever becomes of a member, the backing
 //! volume answers.
 //!
-//! - [`placement`]: which blocks are cached, and which go next; [`simulated`]: the same for `surgetank mrc`.
+//! - [`placement`]: which blocks are cached, and which go next; [`simulated`]: the same for curves, without I/O.
 //! - [`engine`]: requests, fills, segments, members.
 //! - [`io`]: which I/O an effect is, for every driver.
 

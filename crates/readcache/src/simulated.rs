@@ -1,4 +1,6 @@
-//! The placement as a cache of keys, for `surgetank mrc`: every I/O ends at once, nothing is written.
+//! The placement as a cache of keys, for curves: every I/O ends at once, nothing is written.
+
+use std::ops::Range;
 
 use crate::placement::{BLOCKS_MAX, Placement, Queue, Slot};
 
@@ -19,17 +21,21 @@ impl Simulated {
     /// A cache of so many blocks. One block is the free one that evictions need, so of one it holds nothing.
     #[must_use]
     pub fn new(blocks: u64) -> Self {
-        let segment_blocks = (blocks / SEGMENTS_LEAST).clamp(1, SEGMENT_BLOCKS_MAX) as u32;
-        let mut placement = Placement::new(BLOCKS_MAX, segment_blocks);
+        Self::of_segments(blocks, 1)
+    }
+
+    /// The same of segments of so many blocks at least. What such a cache cannot use of few large segments it does not have.
+    #[must_use]
+    pub fn of_segments(blocks: u64, least: u32) -> Self {
+        let segment_blocks = ((blocks / SEGMENTS_LEAST).clamp(1, SEGMENT_BLOCKS_MAX) as u32).max(least);
+        let mut placement = Placement::without_coverage(segment_blocks);
         placement.add_member(u32::try_from(blocks / u64::from(segment_blocks)).unwrap_or(u32::MAX));
         Self { placement, survivors: Vec::new(), segment_blocks }
     }
 
-    /// A use of a key; whether it hits. Keys are mapped to 38 bits, so of a million about four share a block with another.
+    /// A use of a key; whether it hits.
     pub fn access(&mut self, key: u64) -> bool {
-        let spread = (key ^ (key >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        let block = (spread ^ (spread >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53) >> 26;
-        let block = block.min(BLOCKS_MAX - 1);
+        let block = block_of(key);
         if let Some(slot) = self.placement.find(block) {
             self.placement.touch(slot);
             return true;
@@ -39,6 +45,36 @@ impl Simulated {
             self.placement.insert(block, queue);
         }
         false
+    }
+
+    /// A write of a key, which keeps it cached if it is, and brings it in the main queue then; whether it was cached.
+    pub fn write(&mut self, key: u64) -> bool {
+        let was_cached = self.remove(key);
+        if was_cached && self.has_room(Queue::Main) {
+            self.placement.insert(block_of(key), Queue::Main);
+        }
+        was_cached
+    }
+
+    /// Removes a key; whether it was cached.
+    pub fn remove(&mut self, key: u64) -> bool {
+        self.placement.remove(block_of(key))
+    }
+
+    /// Removes all keys of a range, which are ones that a device has. Takes time in proportion to the cache.
+    pub fn remove_range(&mut self, keys: &Range<u64>) {
+        for slot in 0..self.slots() {
+            let cached = self.placement.block_at(Slot(slot));
+            if let Some(block) = cached.filter(|block| keys.contains(block)) {
+                self.placement.remove(block);
+            }
+        }
+    }
+
+    /// Blocks that it has room for.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.placement.segments() as u32 * self.segment_blocks
     }
 
     /// Makes room for one block in the open segment of a queue.
@@ -81,6 +117,17 @@ impl Simulated {
     }
 }
 
+/// Keys are the blocks of a device. Others, which some traces have, are mapped to 38 bits, so that of a million about four share a
+/// block with another.
+fn block_of(key: u64) -> u64 {
+    if key < BLOCKS_MAX {
+        return key;
+    }
+    let spread = (key ^ (key >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let block = (spread ^ (spread >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53) >> 26;
+    block.min(BLOCKS_MAX - 1)
+}
+
 #[cfg(test)]
 mod tests {
     use surgetank_model::random::Random;
@@ -106,5 +153,37 @@ mod tests {
         let blocks = 1 << 20;
         let memory = Simulated::new(blocks).placement.memory() as u64;
         assert!(memory <= 16 * blocks, "{memory} bytes for {blocks} blocks");
+    }
+
+    #[test]
+    fn a_write_keeps_what_is_cached_and_brings_in_nothing_and_what_is_removed_misses() {
+        let mut cache = Simulated::new(100);
+        assert!(!cache.write(1));
+        assert!(!cache.access(1));
+        assert!(cache.write(1));
+        // It is in the main queue: blocks that are read once do not push it out.
+        (1000..2000).for_each(|key| _ = cache.access(key));
+        assert!(cache.access(1));
+        assert!(cache.remove(1));
+        assert!(!cache.remove(1) && !cache.write(1) && !cache.access(1));
+        let before = cache.placement.blocks();
+        cache.remove_range(&(1990..2010));
+        assert_eq!(cache.placement.blocks(), before - 10);
+        cache.remove_range(&(0..BLOCKS_MAX));
+        assert_eq!(cache.placement.blocks(), 0);
+        #[cfg(debug_assertions)]
+        assert_eq!(cache.placement.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_cache_of_few_segments_has_less_of_its_size() {
+        // Two of them are open and one stays free.
+        let hits = |least: u32| {
+            let mut cache = Simulated::of_segments(400, least);
+            (0..8000).filter(|read| cache.access(read % 360)).count()
+        };
+        assert!(hits(100) < hits(1), "{} {}", hits(100), hits(1));
+        assert_eq!(Simulated::of_segments(400, 100).slots(), 400);
+        assert_eq!(Simulated::of_segments(399, 100).slots(), 300);
     }
 }

@@ -1,10 +1,10 @@
 //! What is known of the accesses of one that shares, and what its reads take with another share.
 //!
 //! What a device's reads really take differs from what follows from its curve and the times of hits and misses: reads are larger than a
-//! block, and the cache's policy is not LRU. By how much is measured as well, and the model is corrected by it.
+//! block, and the curve is that of a sample. By how much is measured as well, and the model is corrected by it.
 //!
-//! A cache of another policy, of which a part is always free, misses as much as a smaller one of the curve does. How much smaller is measured
-//! too, where the curve is steep enough to tell.
+//! A cache of the curve's policy takes everything in at once. A real one keeps segments free for what comes, and does not cache what comes too fast, so
+//! it may miss as much as a smaller one of the curve does. How much smaller is measured too, where the curve is steep enough to tell.
 //!
 //! What a miss waits for is the disk, and the queue before it. Whoever reads as fast as the disk gives (a loop of reads) waits the
 //! longer the more of them miss, and waits for nothing else: by Little's law N reads in flight of which a part m misses take
@@ -32,7 +32,7 @@ pub(super) const IDLE_MAX: u32 = 10;
 /// By how much a model is corrected at most.
 const CORRECTION: (f64, f64) = (0.25, 4.0);
 /// What a cache is worth, as a part of a cache of the curve: at first, at least and at most.
-const WORTH: (f64, f64, f64) = (0.85, 0.6, 1.1);
+const WORTH: (f64, f64, f64) = (1.0, 0.6, 1.1);
 /// A curve that falls by less than this within those bounds does not tell what the cache is worth.
 const STEEP: f64 = 0.05;
 /// Differences of miss ratios that tell nothing.
@@ -45,7 +45,7 @@ const DEVIATIONS: f64 = 1.64;
 pub(super) struct Known {
     /// Of the cache as it is.
     curve: MissCurve,
-    /// The part of its size that a cache of the policy that was observed would need.
+    /// The part of its size that a cache of the curve would need.
     worth: f64,
     sampled: f64,
     hit: Duration,

@@ -8,12 +8,12 @@ use super::ensure;
 
 use Access::{Discard, Read, Write};
 
-const BLOCKS: u64 = 60_000;
+pub const BLOCKS: u64 = 60_000;
 const ACCESSES: u64 = 250_000;
 /// 256 KiB of blocks of 4 KiB. What smaller caches do is decided by a few blocks, and a sample has them or not.
 const SIZE_MIN: u64 = 64;
 /// The bar.
-const ERROR_MAX: f64 = 0.02;
+pub const ERROR_MAX: f64 = 0.02;
 
 /// Zipf-like ranks without a table: the inverse of the continuous law.
 fn zipf(random: &mut Random, blocks: u64, exponent: f64) -> u64 {
@@ -21,7 +21,7 @@ fn zipf(random: &mut Random, blocks: u64, exponent: f64) -> u64 {
     (1.0 + unit * (top - 1.0)).powf(1.0 / (1.0 - exponent)) as u64
 }
 
-fn accesses(seed: u64) -> Vec<(Access, u64)> {
+pub fn accesses(seed: u64) -> Vec<(Access, u64)> {
     let random = &mut Random::from_seed(seed);
     let spread = random.next_u64() | 1;
     let access = |at: u64, random: &mut Random| {

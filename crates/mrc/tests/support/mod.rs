@@ -2,6 +2,7 @@
 
 mod ageing;
 pub mod cache;
+pub mod miniature;
 mod mixes;
 mod sampling;
 mod stretches;
@@ -17,6 +18,10 @@ pub const RUNS: &[(&str, Run, u64)] = &[
     ("sampling", sampling::run, 8),
     ("ageing", ageing::run, 8),
     ("mixes", mixes::run, 14),
+    ("changes in miniatures", miniature::changed, 6),
+    ("adjustment of miniatures", miniature::adjusted, 8),
+    ("ageing of miniatures", miniature::aged, 8),
+    ("miniatures", miniature::mixed, 16),
 ];
 
 pub fn ensure(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {

@@ -199,6 +199,12 @@ impl Engine {
         self.config.block
     }
 
+    /// Bytes of a segment.
+    #[must_use]
+    pub const fn segment(&self) -> u32 {
+        self.config.segment
+    }
+
     /// What follows every event.
     fn pump(&mut self) {
         self.sweep();

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::slots::BLOCK_BITS;
+
 /// Parts of a device, at most: 256 KiB of counters.
 const PARTS_MAX: u64 = 1 << 16;
 const PART_LEAST: u64 = 1 << 10;
@@ -19,6 +21,11 @@ impl Coverage {
     pub fn new(blocks: u64) -> Self {
         let shift = blocks.div_ceil(PARTS_MAX).max(PART_LEAST).next_power_of_two().trailing_zeros();
         Self { shift, cached: vec![0; (blocks >> shift) as usize + 1] }
+    }
+
+    /// Of a device that is one part, whatever its size.
+    pub fn none() -> Self {
+        Self { shift: BLOCK_BITS, cached: vec![0] }
     }
 
     /// The device has so many blocks now; it does not shrink.

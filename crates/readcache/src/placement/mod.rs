@@ -150,6 +150,13 @@ impl Placement {
         }
     }
 
+    /// For any blocks, of few of which ranges are removed: which parts of the device have any is not counted, so that a small
+    /// cache takes little memory.
+    #[must_use]
+    pub fn without_coverage(segment_blocks: u32) -> Self {
+        Self { coverage: Coverage::none(), ..Self::new(0, segment_blocks) }
+    }
+
     /// The device has so many blocks now; it does not shrink.
     pub fn grow(&mut self, device_blocks: u64) {
         self.coverage.grow(device_blocks);

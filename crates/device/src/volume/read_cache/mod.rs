@@ -105,7 +105,15 @@ impl ReadCacheVolume {
     /// members at most.
     pub fn share(&mut self, limit: u64) {
         self.watch = Some(Watch::default());
+        self.fit_watch();
         self.engine.set_limit(Some(limit));
+    }
+
+    /// Members may have come or gone.
+    fn fit_watch(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.fit(&self.engine);
+        }
     }
 
     /// Carries out what the engine asks for.
@@ -165,7 +173,7 @@ impl ReadCacheVolume {
     fn observation(&mut self) -> Observation {
         let (member_reads, backing_reads) = self.volumes.reads();
         let status = self.engine.status();
-        let misses = self.watch.as_mut().map(|watch| watch.end_interval(status.size, self.engine.block()));
+        let misses = self.watch.as_mut().and_then(|watch| watch.end_interval(self.engine.block()));
         Observation { status, reads: self.reads, member_reads, backing_reads, misses }
     }
 
@@ -184,6 +192,7 @@ impl ReadCacheVolume {
             self.inbox.release(member);
             return Err(refusal);
         }
+        self.fit_watch();
         self.volumes.attach(member, &self.poller).map_err(|(member, error)| {
             let refusal = Rejected(format!("{} cannot be waited for ({error}): close other volumes", member.name));
             self.inbox.release(member);
@@ -206,6 +215,7 @@ impl ReadCacheVolume {
             self.inbox.add_event(event);
         }
         if changed {
+            self.fit_watch();
             self.inbox.publish(self.engine.status());
         }
     }

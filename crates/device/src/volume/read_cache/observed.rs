@@ -3,14 +3,11 @@
 use std::time::Duration;
 
 use surgetank_model::{Instant, Operation, RequestId};
-use surgetank_mrc::online::{Access, Online, OnlineCurve};
-use surgetank_mrc::{Curve, Point, spread_sizes};
-use surgetank_readcache::Status;
+use surgetank_mrc::{Access, MiniatureCurve, Miniatures, Point};
+use surgetank_readcache::{Engine, Status};
 
 use super::VolumeIo;
 
-/// Sizes of which a curve has a point.
-const POINTS: u32 = 128;
 /// An interval whose miss ratios are others by more than this, at some size, is one of another mix of accesses.
 const CHANGE_MAX: f64 = 0.1;
 
@@ -64,23 +61,37 @@ pub struct Observation {
     pub member_reads: Times,
     /// Reads of the backing volume for them: what a miss waits for.
     pub backing_reads: Times,
-    /// `None` if the cache does not look at accesses.
+    /// `None` if the cache does not look at accesses, or has no members.
     pub misses: Option<Misses>,
 }
 
 /// Looks at the accesses to a device, as its cache sees them.
-#[derive(Debug)]
-pub(super) struct Watch(OnlineCurve);
-
-impl Default for Watch {
-    fn default() -> Self {
-        Self(OnlineCurve::new(Online { change_max: CHANGE_MAX, ..Online::default() }))
-    }
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// `None` while the cache has no members: no size can be asked about then.
+    curve: Option<MiniatureCurve>,
 }
 
 impl Watch {
+    /// Looks at caches of up to what the members of this one have. If that has changed, it begins anew.
+    pub fn fit(&mut self, engine: &Engine) {
+        let (size, block) = (engine.status().size, engine.block());
+        let options = Miniatures {
+            segment_blocks: engine.segment() / block,
+            change_max: CHANGE_MAX,
+            ..Miniatures::up_to(size / u64::from(block))
+        };
+        if self.curve.as_ref().is_some_and(|curve| *curve.options() == options) {
+            return;
+        }
+        // The old one goes first, so that there is never the memory of two.
+        self.curve = None;
+        self.curve = (options.largest > 0).then(|| MiniatureCurve::new(options));
+    }
+
     /// An access. One that covers parts of blocks is read past the cache, and removes what it writes from it.
     pub fn observe(&mut self, io: &VolumeIo, block: u32) {
+        let Some(curve) = &mut self.curve else { return };
         let (block, end) = (u64::from(block), io.offset + io.length);
         let is_whole = io.offset.is_multiple_of(block) && io.length.is_multiple_of(block);
         let access = match io.operation {
@@ -89,15 +100,15 @@ impl Watch {
             Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => Access::Discard,
             Operation::Read | Operation::Flush => return,
         };
-        self.0.observe_range(access, io.offset / block..end.div_ceil(block));
+        curve.observe_range(access, io.offset / block..end.div_ceil(block));
     }
 
-    /// Up to caches of so many bytes. Another interval begins.
-    pub fn end_interval(&mut self, largest: u64, block: u32) -> Misses {
-        let sizes = spread_sizes((largest / u64::from(block)).max(1), POINTS);
-        let misses = Misses { points: self.0.points(&sizes), block, sampled: self.0.sampled() };
-        self.0.end_interval();
-        misses
+    /// Another interval begins. `None`: there are no members.
+    pub fn end_interval(&mut self, block: u32) -> Option<Misses> {
+        let curve = self.curve.as_mut()?;
+        let misses = Misses { points: curve.points(), block, sampled: curve.sampled() };
+        curve.end_interval();
+        Some(misses)
     }
 }
 
