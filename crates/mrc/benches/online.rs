@@ -43,10 +43,10 @@ fn case(name: &str, blocks: u64, access: Access) -> String {
     )
 }
 
-/// Miniatures of caches of up to so many blocks, and accesses in no order to twice as many.
-fn miniatures(name: &str, largest: u64, access: Access) -> String {
+/// Miniatures of caches of up to so many blocks, and accesses in no order to `span` blocks.
+fn miniatures(name: &str, largest: u64, span: u64, access: Access) -> String {
     let mut random = Random::from_seed(1);
-    let accesses: Vec<u64> = (0..ACCESSES).map(|_| random.below(2 * largest)).collect();
+    let accesses: Vec<u64> = (0..ACCESSES).map(|_| random.below(span)).collect();
     let mut curve = MiniatureCurve::new(Miniatures::up_to(largest));
     accesses.iter().for_each(|block| curve.observe(Access::Read, *block));
     let ns = mean_ns(|| accesses.iter().for_each(|block| curve.observe(access, *block)));
@@ -96,12 +96,13 @@ fn main() {
         case("one read of 10,000 sampled", 64 << 20, Access::Read),
         case("one write of 10,000 sampled", 64 << 20, Access::Write),
         scan(),
-        miniatures("reads, miniatures of 32 MiB", 1 << 13, Access::Read),
-        miniatures("reads, miniatures of 128 MiB", 1 << 15, Access::Read),
-        miniatures("writes, miniatures of 128 MiB", 1 << 15, Access::Write),
-        miniatures("reads, miniatures of 1 GiB", 1 << 18, Access::Read),
-        miniatures("reads, miniatures of 10 GiB", 10 << 18, Access::Read),
-        miniatures("reads, miniatures of 1 TiB", 1 << 28, Access::Read),
+        miniatures("reads that hit, miniatures of 128 MiB", 1 << 15, 1 << 12, Access::Read),
+        miniatures("reads, miniatures of 32 MiB", 1 << 13, 1 << 14, Access::Read),
+        miniatures("reads, miniatures of 128 MiB", 1 << 15, 1 << 16, Access::Read),
+        miniatures("writes, miniatures of 128 MiB", 1 << 15, 1 << 15, Access::Write),
+        miniatures("reads, miniatures of 1 GiB", 1 << 18, 1 << 19, Access::Read),
+        miniatures("reads, miniatures of 10 GiB", 10 << 18, 20 << 18, Access::Read),
+        miniatures("reads, miniatures of 1 TiB", 1 << 28, 1 << 29, Access::Read),
         interval(),
     ];
     println!("[\n{}\n]", rows.join(",\n"));

@@ -28,8 +28,9 @@ impl Simulated {
     #[must_use]
     pub fn of_segments(blocks: u64, least: u32) -> Self {
         let segment_blocks = ((blocks / SEGMENTS_LEAST).clamp(1, SEGMENT_BLOCKS_MAX) as u32).max(least);
-        let mut placement = Placement::without_coverage(segment_blocks);
-        placement.add_member(u32::try_from(blocks / u64::from(segment_blocks)).unwrap_or(u32::MAX));
+        let segments = u32::try_from(blocks / u64::from(segment_blocks)).unwrap_or(u32::MAX);
+        let mut placement = Placement::to_simulate(segments.saturating_mul(segment_blocks), segment_blocks);
+        placement.add_member(segments);
         Self { placement, survivors: Vec::new(), segment_blocks }
     }
 
@@ -151,7 +152,13 @@ mod tests {
             assert_eq!(hits > 0, blocks >= 2, "{hits} hits of {blocks} blocks");
         }
         let blocks = 1 << 20;
-        let memory = Simulated::new(blocks).placement.memory() as u64;
+        let memory = |mut placement: Placement| {
+            placement.add_member(blocks as u32 / 256);
+            placement.memory() as u64
+        };
+        let (memory, simulated) =
+            (memory(Placement::new(1 << 30, 256)), memory(Placement::to_simulate(blocks as u32, 256)));
+        assert!(simulated <= 19 * blocks, "{simulated} bytes for {blocks} simulated blocks");
         assert!(memory <= 16 * blocks, "{memory} bytes for {blocks} blocks");
     }
 

@@ -46,14 +46,16 @@ pub fn mean_error(accesses: &[(Access, u64)], largest: u64) -> (f64, String) {
     (error(&whole, &said), format!("{said:.3?}, not {whole:.3?}, at {sizes:?}"))
 }
 
-/// Mixes of skewed reads, loops, scans, writes and discards, of several times the blocks that miniatures have.
-pub fn mixed(seed: u64) -> Result<(), String> {
-    // The last two are loops beside something else.
-    let accesses = match seed {
+/// Mixes of skewed reads, loops, scans, writes and discards, of several times the blocks that miniatures have; the last two seeds are loops alone.
+pub fn accesses(seed: u64) -> Vec<(Access, u64)> {
+    match seed {
         14.. => looped(seed),
         _ => mixes::accesses(seed).into_iter().map(|(access, block)| (access, block >> 26)).collect(),
-    };
-    let (error, what) = mean_error(&accesses, mixes::BLOCKS);
+    }
+}
+
+pub fn mixed(seed: u64) -> Result<(), String> {
+    let (error, what) = mean_error(&accesses(seed), mixes::BLOCKS);
     ensure(error <= mixes::ERROR_MAX, || format!("a mean error of {error}: {what}"))
 }
 

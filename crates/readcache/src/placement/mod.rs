@@ -150,11 +150,12 @@ impl Placement {
         }
     }
 
-    /// For any blocks, of few of which ranges are removed: which parts of the device have any is not counted, so that a small
-    /// cache takes little memory.
+    /// For a cache of so many slots that stands for another one: fast, but not as small. Which parts of the device have blocks is not
+    /// counted, and half of the index stays free.
     #[must_use]
-    pub fn without_coverage(segment_blocks: u32) -> Self {
-        Self { coverage: Coverage::none(), ..Self::new(0, segment_blocks) }
+    pub fn to_simulate(slots: u32, segment_blocks: u32) -> Self {
+        let index = Index::with_slots(slots.saturating_add(slots / 5 * 3).min(SLOTS_MAX));
+        Self { coverage: Coverage::none(), index, ..Self::new(0, segment_blocks) }
     }
 
     /// The device has so many blocks now; it does not shrink.
