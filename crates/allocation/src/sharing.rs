@@ -229,6 +229,9 @@ impl Sharing {
 
 #[cfg(test)]
 mod tests {
+    use surgetank_model::random::Random;
+    use surgetank_mrc::{Access, MiniatureCurve, Miniatures};
+
     use super::member::IDLE_MAX;
     use super::*;
     use crate::curve::interpolate;
@@ -452,5 +455,37 @@ mod tests {
         let reason = sharing.reason().unwrap();
         assert!(reason.starts_with("no shares meet all SLOs: application a cannot have 0.3"), "{reason}");
         assert_eq!(sharing.verdict("a").map(|verdict| verdict.slo_met()), Some(false));
+    }
+
+    /// The curve of a device's read cache, four fifths of whose reads are from a hot spot and the others from anywhere in 8 GiB, 128 KiB a read.
+    fn of_hot_spot(hot: u64, random: &mut Random) -> MissCurve {
+        let mut curve = MiniatureCurve::new(Miniatures { segment_blocks: 256, ..Miniatures::up_to(128 * 256) });
+        for _ in 0..3 {
+            for _ in 0..2500 {
+                let is_hot = random.chance(0.8);
+                let first = if is_hot { random.below(hot * 8) } else { (1 << 20) + random.below(8192 * 8) } * 32;
+                curve.observe_range(Access::Read, first..first + 32);
+            }
+            curve.end_interval();
+        }
+        MissCurve::from_measured(&curve.points(), Bytes::new(4096)).unwrap()
+    }
+
+    #[test]
+    fn each_of_two_hot_spots_beside_reads_of_what_is_read_once_gets_room() {
+        let sharer = Sharer { slo: Slo::AboveFair(0.1), most: mib(128) };
+        let sharers = ["a", "b"].map(|name| (name.to_owned(), sharer.clone()));
+        let mut sharing = Sharing::new(mib(128), mib(1), sharers.into());
+        let random = &mut Random::from_seed(3);
+        let curves = [("a", of_hot_spot(40, random)), ("b", of_hot_spot(72, random))];
+        for _ in 0..6 {
+            let of = |(name, curve): &(&str, MissCurve)| ((*name).to_owned(), observed(curve, sharing.limit(name), 1.0));
+            let observed = curves.iter().map(of).collect();
+            sharing.end_interval(&observed);
+            settle(&mut sharing);
+        }
+        assert_eq!(sharing.reason(), None);
+        let (a, b) = (sharing.limit("a"), sharing.limit("b"));
+        assert!(a >= mib(42) && b >= mib(76), "{a} and {b}");
     }
 }

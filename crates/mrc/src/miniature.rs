@@ -11,7 +11,7 @@
 //!
 //! What it costs, at most:
 //!
-//! - memory: the sizes together are 8.8 times the largest, so there are 72,000 blocks of 19 bytes, and of each size up to 256
+//! - memory: the sizes together are 8.7 times the largest, so there are 71,000 blocks of 19 bytes, and of each size up to 256
 //!   segments of 32 bytes: 1.4 MiB;
 //! - time: one hash an access, and for one that is sampled a use of 20 small caches, 2 µs. A cache of 128 MiB (blocks of 4 KiB) samples a
 //!   quarter of its blocks, and one of 10 GiB one in 320.
