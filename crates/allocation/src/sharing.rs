@@ -479,7 +479,8 @@ mod tests {
         let random = &mut Random::from_seed(3);
         let curves = [("a", of_hot_spot(40, random)), ("b", of_hot_spot(72, random))];
         for _ in 0..6 {
-            let of = |(name, curve): &(&str, MissCurve)| ((*name).to_owned(), observed(curve, sharing.limit(name), 1.0));
+            let of =
+                |(name, curve): &(&str, MissCurve)| ((*name).to_owned(), observed(curve, sharing.limit(name), 1.0));
             let observed = curves.iter().map(of).collect();
             sharing.end_interval(&observed);
             settle(&mut sharing);

@@ -21,10 +21,13 @@ pub fn whole(accesses: &[(Access, u64)], sizes: &[u64]) -> Vec<f64> {
     let mut least = 1.0_f64;
     let misses = |size: &u64| {
         let mut cache = Simulated::new(*size);
-        let missed = accesses.iter().filter(|(access, block)| match access {
-            Read => !cache.access(*block),
-            Write => cache.write(*block) && false,
-            Discard => cache.remove(*block) && false,
+        let missed = accesses.iter().filter(|(access, block)| {
+            let was_cached = match access {
+                Read => cache.access(*block),
+                Write => cache.write(*block),
+                Discard => cache.remove(*block),
+            };
+            *access == Read && !was_cached
         });
         least = least.min(missed.count() as f64 / reads as f64);
         least
