@@ -122,8 +122,7 @@ impl MiniatureCurve {
         sizes.dedup();
         let cache = |size: u64| {
             let blocks = (size as f64 * scale).round() as u64;
-            let miniature = || Simulated::of_segments(blocks, segment_blocks.max(1));
-            (blocks >= least).then(|| Cache { size, miniature: miniature() })
+            (blocks >= least).then(|| Cache { size, miniature: Simulated::of_segments(blocks, segment_blocks.max(1)) })
         };
         let caches = sizes.into_iter().filter_map(cache).collect();
         Self { options, rate, weight: 1.0 / rate.share(), caches, former: Counts::NONE, current: Counts::NONE }

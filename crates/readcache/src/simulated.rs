@@ -48,7 +48,7 @@ impl Simulated {
         false
     }
 
-    /// A write of a key, which keeps it cached if it is, and brings it in the main queue then; whether it was cached.
+    /// A write of a key, which keeps it cached if it is, and takes it to the main queue; whether it was cached.
     pub fn write(&mut self, key: u64) -> bool {
         let was_cached = self.remove(key);
         if was_cached && self.has_room(Queue::Main) {
