@@ -376,8 +376,8 @@ impl<'a> Controller<'a> {
             return (from - SPLIT_STEP).max(0.0);
         }
         let has_arrived = measured_ms <= split_ms(from) * self.bias[index] * (1.0 + NEAR);
-        let goes_on = measured_ms <= bound_ms * self.bias[index] * (1.0 - NEAR) && self.steady[index] >= ARRIVED;
-        if from > 0.0 && !has_arrived && !goes_on {
+        let held_long = measured_ms <= bound_ms * self.bias[index] * (1.0 - NEAR) && self.steady[index] >= ARRIVED;
+        if from > 0.0 && !has_arrived && !held_long {
             return from;
         }
         let holds = |to: &f64| {

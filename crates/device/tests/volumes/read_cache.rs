@@ -283,7 +283,7 @@ fn a_cache_grows_and_shrinks_and_members_keep_nothing_of_what_it_lost() {
     };
     let (cache, handle) = new(backing(&Faults::new(1).unwrap()), (0..2).map(|id| member(id, file(id))).collect());
     let server = Server::start(cache);
-    let held = || handle.observe(SOON).expect("it is served").status.held_bytes;
+    let held = || handle.observe().wait(SOON).expect("it is served").status.held_bytes;
     let on_disk = || (0..2).map(|id| std::fs::metadata(path(id)).unwrap().blocks() * 512).sum::<u64>();
     server.go_through(20);
     for limit in [2 * MEMBER, MEMBER, 10 * u64::from(SEGMENT), 0, MEMBER / 2, 2 * MEMBER, 5 * u64::from(SEGMENT)] {
@@ -302,8 +302,8 @@ fn a_cache_grows_and_shrinks_and_members_keep_nothing_of_what_it_lost() {
         let on_disk = on_disk.saturating_sub(2 * 8192);
         assert!(held <= limit && on_disk <= limit, "{held} bytes are held and {on_disk} on disk, of {limit}");
     }
-    let observed = handle.observe(SOON).expect("it is served");
+    let observed = handle.observe().wait(SOON).expect("it is served");
     assert!(observed.reads.count > 0 && observed.member_reads.count > 0 && observed.backing_reads.count > 0);
     server.stop();
-    assert_eq!(handle.observe(SOON), None, "it was closed");
+    assert_eq!(handle.observe().wait(SOON), None, "it was closed");
 }
