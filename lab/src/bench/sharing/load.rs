@@ -19,8 +19,6 @@ const HOT_MIB: u64 = 512;
 const READ: u64 = 128 << 10;
 /// The throttle of a device's backing volume: a read is one operation.
 pub const IOPS: u64 = 250;
-/// That of a volume of its cache: a millisecond, as a fast volume of a cloud takes.
-const CACHE_IOPS: u64 = 1000;
 /// The names of the devices.
 pub const DEVICES: [&str; 2] = ["a", "b"];
 /// Volumes are files in memory: the throttles are what limits.
@@ -127,15 +125,13 @@ impl Rig {
             }
             Caches::Each { mib } => (String::new(), mib),
         };
-        sections += &format!(
-            "[provider.local.types.cache]\nbandwidth = \"4000 MiB/s\"\niops = \"{CACHE_IOPS} IOPS\"\npreallocate = false\n"
-        );
+        sections += "[provider.local.types.cache]\nbandwidth = \"4000 MiB/s\"\npreallocate = false\n";
         for device in DEVICES {
             sections += &format!(
                 "[device.{device}]\nbacking = \"memory:{disk_mib} MiB\"\nexport = \"nbd\"\nthrottle = true\n\
                  backing_limits = {{ bandwidth = \"4000 MiB/s\", iops = \"{IOPS} IOPS\" }}\n\
                  [device.{device}.read_cache]\nvolume_type = \"cache\"\nmembers = 1\n\
-                 member_size = \"{member_mib} MiB\"\nthrottle = true\n"
+                 member_size = \"{member_mib} MiB\"\nthrottle = false\n"
             );
         }
         let files = memory.path().to_owned();
