@@ -489,9 +489,8 @@ fn a_page_shows_margins_shares_and_curves() {
     }
     assert!(!page.contains("<b>B") && !page.contains("NaN") && page.matches("<svg").count() == 5);
     assert!(place.refused(&["--page", "shares.png"], 2).contains("let its name end in .html"));
-    place.write("now.html", "{}");
-    let said = place.refused(&["--previous", "now.html", "--page", "./now.html"], 2);
-    assert!(said.contains("./now.html is read, and would be written over: name another"), "{said}");
+    let said = place.refused(&["--previous", "shares.html", "--page", "./shares.html"], 2);
+    assert!(said.contains("./shares.html is read, and would be written over: name another"), "{said}");
     // What is infeasible has a page as well, which says so.
     place.write("a.toml", FILE.replacen("slo = 0.05\nmrc", "slo = \"1 ms\"\nmrc", 1));
     place.refused(&["--page", "shares.html"], 3);
