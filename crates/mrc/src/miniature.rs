@@ -66,6 +66,8 @@ pub struct MiniatureCurve {
     weight: f64,
     /// Ascending by size.
     caches: Vec<Cache>,
+    /// Slots of all caches.
+    slots: u64,
     /// Of the intervals that have ended, by the weight that they have left.
     former: Counts,
     /// Of this interval.
@@ -124,8 +126,9 @@ impl MiniatureCurve {
             let blocks = (size as f64 * scale).round() as u64;
             (blocks >= least).then(|| Cache { size, miniature: Simulated::of_segments(blocks, segment_blocks.max(1)) })
         };
-        let caches = sizes.into_iter().filter_map(cache).collect();
-        Self { options, rate, weight: 1.0 / rate.share(), caches, former: Counts::NONE, current: Counts::NONE }
+        let caches: Vec<Cache> = sizes.into_iter().filter_map(cache).collect();
+        let slots = caches.iter().map(|cache| u64::from(cache.miniature.slots())).sum();
+        Self { options, rate, weight: 1.0 / rate.share(), caches, slots, former: Counts::NONE, current: Counts::NONE }
     }
 
     /// What it was made with.
@@ -164,8 +167,10 @@ impl MiniatureCurve {
 
     /// An access to several blocks. A discard takes no longer than the miniatures are large.
     pub fn observe_range(&mut self, access: Access, blocks: Range<u64>) {
-        let slots: u64 = self.caches.iter().map(|cache| u64::from(cache.miniature.slots())).sum();
-        if access != Access::Discard || blocks.end.saturating_sub(blocks.start) <= slots {
+        // Each block that is sampled is looked for in every cache.
+        let length = blocks.end.saturating_sub(blocks.start) as f64;
+        let is_short = length * self.rate.share() * self.caches.len() as f64 <= self.slots as f64;
+        if access != Access::Discard || is_short {
             blocks.for_each(|block| self.observe(access, block));
         } else if !planted(Bug::MiniatureKeepsRange) {
             self.caches.iter_mut().for_each(|cache| cache.miniature.remove_range(&blocks));
