@@ -2,21 +2,15 @@
 
 #![expect(clippy::print_stdout, reason = "how large errors are is a result")]
 
+#[path = "support/steps.rs"]
+mod steps;
 mod support;
 
 use proptest::prelude::*;
+use steps::{Step, holds, step};
 use support::miniature::{mean_error, observed, said, whole};
 use surgetank_model::random::Random;
 use surgetank_mrc::{Access, Curve, ExactLru, MiniatureCurve, Miniatures, Policy, Simulation};
-
-fn holds(name: &str) {
-    let (_, run, seeds) = support::RUNS.iter().find(|(known, ..)| *known == name).expect("it is one of the runs");
-    for seed in 0..*seeds {
-        if let Err(why) = run(seed) {
-            panic!("{name}, seed {seed}: {why}");
-        }
-    }
-}
 
 #[test]
 fn miniatures_are_within_a_fiftieth_of_whole_caches() {
@@ -36,24 +30,6 @@ fn a_block_that_is_read_often_counts_whether_it_is_sampled_or_not() {
 #[test]
 fn reads_of_miniatures_lose_weight_and_another_mix_takes_it_all() {
     holds("ageing of miniatures");
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    One(Access, u64),
-    Range(Access, u64, u64),
-    Interval,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let access = prop::sample::select(vec![Access::Read, Access::Read, Access::Write, Access::Discard]);
-    let block = prop_oneof![8 => 0u64..60, 1 => any::<u64>(), 1 => Just(u64::MAX)];
-    prop_oneof![
-        20 => (access.clone(), block.clone()).prop_map(|(access, block)| Step::One(access, block)),
-        2 => (access, block, 0u64..40).prop_map(|(access, from, length)| Step::Range(access, from, length)),
-        1 => Just(Step::Range(Access::Discard, 0, u64::MAX)),
-        1 => Just(Step::Interval),
-    ]
 }
 
 proptest! {

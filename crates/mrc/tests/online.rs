@@ -1,18 +1,12 @@
 //! Online curves against caches, and what they promise for any accesses.
 
+#[path = "support/steps.rs"]
+mod steps;
 mod support;
 
 use proptest::prelude::*;
+use steps::{Step, holds, step};
 use surgetank_mrc::{Access, Curve, ExactLru, Online, OnlineCurve, Rate};
-
-fn holds(name: &str) {
-    let (_, run, seeds) = support::RUNS.iter().find(|(known, ..)| *known == name).expect("it is one of the runs");
-    for seed in 0..*seeds {
-        if let Err(why) = run(seed) {
-            panic!("{name}, seed {seed}: {why}");
-        }
-    }
-}
 
 #[test]
 fn a_write_renews_what_is_cached_and_brings_in_nothing_and_a_discard_removes() {
@@ -37,24 +31,6 @@ fn a_change_shows_by_the_weight_of_the_intervals_since_and_the_weight_of_all_is_
 #[test]
 fn mixes_are_within_a_fiftieth_of_caches_of_each_size() {
     holds("mixes");
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    One(Access, u64),
-    Range(Access, u64, u64),
-    Interval,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let access = prop::sample::select(vec![Access::Read, Access::Read, Access::Write, Access::Discard]);
-    let block = prop_oneof![8 => 0u64..60, 1 => any::<u64>(), 1 => Just(u64::MAX)];
-    prop_oneof![
-        20 => (access.clone(), block.clone()).prop_map(|(access, block)| Step::One(access, block)),
-        2 => (access, block, 0u64..40).prop_map(|(access, from, length)| Step::Range(access, from, length)),
-        1 => Just(Step::Range(Access::Discard, 0, u64::MAX)),
-        1 => Just(Step::Interval),
-    ]
 }
 
 proptest! {
