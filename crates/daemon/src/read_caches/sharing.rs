@@ -28,10 +28,8 @@ struct Served {
     handle: ReadCacheHandle,
     /// What was observed at the end of the last interval, and when that was.
     former: (Observation, Instant),
-    /// The limit that it was told last, and took.
-    told: Bytes,
-    /// It did not take the last one in time.
-    silent: bool,
+    /// The limit that it has taken; `None` from the moment at which it is told another one until it has taken that.
+    told: Option<Bytes>,
     /// Of the backing volume.
     limits: Limits,
 }
@@ -108,12 +106,12 @@ impl Shares {
         let mut state = guard(&self.state);
         state.leases += 1;
         let number = state.leases;
-        let told = state.sharing.limit(device);
+        let limit = state.sharing.limit(device);
         let former = (Observation::default(), Instant::now());
         let limits = state.limits.get(device).copied().unwrap_or_default();
-        let served = Served { lease: number, handle: handle.clone(), former, told, silent: false, limits };
+        let served = Served { lease: number, handle: handle.clone(), former, told: Some(limit), limits };
         state.served.insert(device.to_owned(), served);
-        cache.share(told.get());
+        cache.share(limit.get());
         Lease { state: self.state.clone(), device: device.to_owned(), number }
     }
 
@@ -232,7 +230,7 @@ fn go_on(state: &Mutex<State>) {
         let State { served, sharing, .. } = &*guard(state);
         // One that has not taken its limit may grow: what it has does not count. If there is nothing to do, nobody is woken.
         let has_limit =
-            served.iter().filter(|(name, served)| !sharing.is_settled() && served.told == sharing.limit(name));
+            served.iter().filter(|(name, served)| !sharing.is_settled() && served.told == Some(sharing.limit(name)));
         has_limit.map(|(name, served)| (name.clone(), served.lease, served.handle.clone())).collect()
     };
     let looks: Vec<_> = asked.into_iter().map(|one| (one.2.look(), one)).collect();
@@ -243,26 +241,30 @@ fn go_on(state: &Mutex<State>) {
         looked.map(|()| (name, lease, Bytes::new(handle.status().held_bytes)))
     });
     let held: Vec<(String, u64, Bytes)> = held.collect();
-    let untold: Vec<(String, u64, ReadCacheHandle, Bytes)> = {
+    let untold: Vec<(String, u64, ReadCacheHandle, Bytes, bool)> = {
         let mut state = guard(state);
         // Another one may be in its place meanwhile.
         let held = held.into_iter().filter(|(name, lease, _)| state.under(name, *lease).is_some());
         let held: BTreeMap<String, Bytes> = held.map(|(name, _, held)| (name, held)).collect();
         state.sharing.step(&held);
-        let State { served, sharing, .. } = &*state;
-        let limits = served.iter().map(|(name, served)| (name, served, sharing.limit(name)));
-        let untold = limits.filter(|(_, served, limit)| served.told != *limit);
-        untold.map(|(name, served, limit)| (name.clone(), served.lease, served.handle.clone(), limit)).collect()
+        let State { served, sharing, .. } = &mut *state;
+        let limits = served.iter_mut().map(|(name, served)| (name, served, sharing.limit(name)));
+        let untold = limits.filter(|(_, served, limit)| served.told != Some(*limit));
+        // One that does not answer in time may take it later.
+        let told = untold.map(|(name, served, limit)| {
+            let was_silent = served.told.take().is_none();
+            (name.clone(), served.lease, served.handle.clone(), limit, was_silent)
+        });
+        told.collect()
     };
     let told: Vec<_> = untold.into_iter().map(|one| (one.2.set_limit(Some(one.3.get())), one)).collect();
     let left = Left::begin();
-    for (answer, (name, lease, _, limit)) in told {
+    for (answer, (name, lease, _, limit, was_silent)) in told {
         let is_taken = matches!(answer.wait(left.now()), Some(Ok(())));
         let mut state = guard(state);
         let Some(served) = state.under(&name, lease) else { continue };
-        let was_silent = std::mem::replace(&mut served.silent, !is_taken);
         if is_taken {
-            served.told = limit;
+            served.told = Some(limit);
         } else if !was_silent {
             tracing::warn!(device = name, "its read cache does not answer, and may be larger than it should be");
         }
