@@ -122,6 +122,7 @@ const EXCESS_MAX: f64 = 0.2;
 /// that says more holds the fair share's latency, as far as it knows.
 const NOISE_MAX: f64 = 0.15;
 const NOISE_OF_SLO: f64 = 2.0;
+/// What is left of a bound then: less than any fair share takes.
 const MARGIN_MAX: f64 = 0.9;
 /// A share is split if that makes an application faster by so much, or else its SLO does not hold; and is one cache again when it makes it faster by less than
 /// the other: a split costs what the smaller part holds, until the larger one is warm.
@@ -199,9 +200,9 @@ impl<'a> Controller<'a> {
         for (index, (share, measured)) in predicted.shares.iter().zip(measured.iter_mut()).enumerate() {
             measured.predicted_fair_ms = share.fair_latency_ms;
             let (has, curve) = (&self.has[index], &curves[index]);
-            let model_ms = self.model_ms(has, |size| match (problem.hull(index), has.split) {
-                (Some(hull), far) if far > 0.0 => misses(curve, hull, far, size),
-                _ => curve.at(size),
+            let model_ms = self.model_ms(has, |size| match problem.hull(index) {
+                Some(hull) => misses(curve, hull, has.split, size),
+                None => curve.at(size),
             });
             let follows = match self.plan.is_none() {
                 true => FOLLOWS,

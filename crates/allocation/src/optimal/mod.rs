@@ -152,18 +152,18 @@ type Ranges = (Vec<Option<Range>>, Vec<Option<Range>>);
 
 /// What shares may be: anything, but for those of applications that keep their fair shares.
 fn free(problem: &Problem) -> Ranges {
-    let keeps = |index: &usize| problem.keeps_fair(*index) && !planted(Bug::UnknownShrinks);
-    let first = |index: usize| {
-        let member = &problem.applications[index];
-        let all = problem.first_cache(member.level1).get() as f64;
-        Some(index).filter(keeps).map(|_| (member.fair.level1.get() as f64, all))
+    let keeps = |index: usize| {
+        let (member, all) = (&problem.applications[index], problem.reachable(index));
+        let of = |fair: surgetank_model::Bytes, all: surgetank_model::Bytes| (fair.get() as f64, all.get() as f64);
+        let is_kept = problem.keeps_fair(index) && !planted(Bug::UnknownShrinks);
+        match is_kept {
+            true => {
+                (Some(of(member.fair.level1, problem.first_cache(member.level1))), Some(of(member.fair.second(), all)))
+            }
+            false => (None, None),
+        }
     };
-    let second = |index: usize| {
-        let (fair, all) = (problem.applications[index].fair.second(), problem.reachable(index));
-        Some(index).filter(keeps).map(|_| (fair.get() as f64, all.get() as f64))
-    };
-    let all = 0..problem.applications.len();
-    (all.clone().map(first).collect(), all.map(second).collect())
+    (0..problem.applications.len()).map(keeps).unzip()
 }
 
 /// What shares may become when each changes by at most a part of what its application can reach of the level.

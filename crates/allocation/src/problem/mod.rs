@@ -10,7 +10,7 @@ use surgetank_model::units::Span;
 use crate::curve::MissCurve;
 use crate::hull::Hull;
 use crate::mlms::Surface;
-use crate::plan::Level;
+use crate::plan::{Level, TOLERANCE};
 use crate::planted::{Bug, planted};
 
 pub use check::CACHE_MAX;
@@ -87,8 +87,8 @@ pub struct Application {
     /// Accesses per second. Partitioned caches do not depend on it; shared ones do.
     pub accesses_per_s: f64,
     /// How much of its bound stays free because the model is an estimate, as a part of the bound:
-    /// [`confidence::margin`](crate::confidence::margin) says how much. If that leaves less than the fair share's latency, the application
-    /// has its fair share of both levels at least.
+    /// [`confidence::margin`](crate::confidence::margin) says how much. If that leaves less than the fair share's latency, an application
+    /// whose SLO is above the fair share has that of both levels at least.
     pub margin: f64,
     /// For how many intervals in a row up to now its measured latency was above its bound.
     pub violations: u32,
@@ -333,7 +333,7 @@ impl Problem {
     /// both levels at least then: with that the SLO holds whatever the curve is.
     pub(crate) fn keeps_fair(&self, application: usize) -> bool {
         let member = &self.applications[application];
-        matches!(member.slo, Slo::AboveFair(slo) if (1.0 + slo) * (1.0 - member.margin) < 1.0)
+        matches!(member.slo, Slo::AboveFair(slo) if (1.0 + slo) * (1.0 - member.margin) < 1.0 - TOLERANCE)
     }
 
     /// The latency that a plan aims at: the bound without the margin; none if the application keeps its fair share.
