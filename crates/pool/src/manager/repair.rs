@@ -466,7 +466,7 @@ impl Work {
         sources: &[(String, Incarnation)],
     ) -> Result<Table, NotBrought> {
         let (incarnation, id) = (self.to.lends.place.incarnation, self.to.lends.place.id);
-        let until = tokio::time::Instant::now() + FULL_TIME;
+        let mut full_since = None;
         loop {
             batch.retain(|(_, from)| !from.is_empty());
             let first = |(chunk, from): &Wanted| from.front().map(|(entry, source)| (*chunk, *entry, *source));
@@ -479,9 +479,15 @@ impl Work {
             match self.to.peer.ask::<Benefactor>(chunks::Request::Copy(copy), BATCH_TIME).await {
                 Ok(chunks::Reply::Done) => return Ok(copied),
                 // What is there already is not fetched again.
-                Ok(chunks::Reply::Full) if tokio::time::Instant::now() < until => tokio::time::sleep(FULL).await,
-                Ok(chunks::Reply::Full) => return Err(NotBrought::NoRoom(id)),
+                Ok(chunks::Reply::Full) => {
+                    let since = *full_since.get_or_insert_with(tokio::time::Instant::now);
+                    if since.elapsed() >= FULL_TIME {
+                        return Err(NotBrought::NoRoom(id));
+                    }
+                    tokio::time::sleep(FULL).await;
+                }
                 Ok(chunks::Reply::NotCopied(missed)) => {
+                    full_since = None;
                     let of_missed = batch.iter_mut().find(|(chunk, _)| *chunk == missed);
                     of_missed.ok_or(NotBrought::NotTaken(id))?.1.pop_front();
                 }

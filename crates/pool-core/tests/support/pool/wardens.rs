@@ -95,7 +95,7 @@ impl InStore for View<'_> {
 
     fn is_copied(&self, inode: Inode) -> bool {
         self.store.under(Prefix::Writers(inode)).next().is_some()
-            || self.brought.iter().any(|(of, _)| of.group.inode == inode)
+            || self.brought.iter().any(|(of, to)| of.group.inode == inode && *to == self.of)
     }
 
     fn evicted(&self, inode: Inode) -> Option<Version> {
