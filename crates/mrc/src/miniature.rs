@@ -167,9 +167,10 @@ impl MiniatureCurve {
 
     /// An access to several blocks. A discard takes no longer than the miniatures are large.
     pub fn observe_range(&mut self, access: Access, blocks: Range<u64>) {
-        // Each block that is sampled is looked for in every cache.
+        // Each block is hashed, and each that is sampled is looked for in every cache.
         let length = blocks.end.saturating_sub(blocks.start) as f64;
-        let is_short = length * self.rate.share() * self.caches.len() as f64 <= self.slots as f64;
+        let looks = length * (self.rate.share() * self.caches.len() as f64).max(1.0);
+        let is_short = looks <= self.slots as f64;
         if access != Access::Discard || is_short {
             blocks.for_each(|block| self.observe(access, block));
         } else if !planted(Bug::MiniatureKeepsRange) {
