@@ -78,14 +78,17 @@ impl Writer {
     /// Commits all but the chunks that do not have all their copies, and what lies behind the first new one of them; whether there was any.
     pub(super) async fn commit_part(&mut self) -> Result<bool, Error> {
         loop {
-            let Some(aside) = self.set_aside() else { return Ok(false) };
-            let is_any = self.groups.values().any(|group| group.changed);
-            let is_sealed = is_any && self.seal_all().await;
-            let done = if is_sealed { self.commit_sealed(None).await } else { Ok(false) };
-            self.put_back(aside, matches!(done, Ok(true)));
+            let mut done = Ok(false);
+            if let Some(aside) = self.set_aside() {
+                let is_any = self.groups.values().any(|group| group.changed);
+                if is_any && self.seal_all().await {
+                    done = self.commit_sealed(None).await;
+                }
+                self.put_back(aside, matches!(done, Ok(true)));
+            }
             match done {
-                // Chunks have left the pool that the benefactors lack by now.
-                Ok(false) if is_any && !is_sealed && self.look_again().await? => {}
+                // Chunks have left the pool. Benefactors lack them by now, or have copies of them in vain.
+                Ok(false) if self.look_again().await? => self.withdraw_restored(),
                 // What was sealed names chunks that have left the pool, which keep their room until it is sealed without them.
                 Err(Error::Refused(_, Refusal::Moved)) => drop(self.look_again().await?),
                 done => return done,

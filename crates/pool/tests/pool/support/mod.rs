@@ -26,9 +26,9 @@ use surgetank_pool::security::Credentials;
 use surgetank_pool::security::token::Key;
 use surgetank_pool_core::benefactor::scrub;
 use surgetank_pool_core::id::{BenefactorId, Domain, Inode, Revision};
-use surgetank_pool_core::membership;
 use surgetank_pool_core::meta::{self, Durability, Prefix, Role, Value};
 use surgetank_pool_core::placement::Media;
+use surgetank_pool_core::{membership, repair};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
@@ -158,6 +158,8 @@ pub struct Pool {
     pub credentials: Credentials,
     /// How long sessions last that are not renewed, of clients that begin with managers that start from now on.
     pub session: Duration,
+    /// How managers that start from now on have copies made again.
+    pub repair: repair::Config,
     /// How often wardens look.
     sweep: Duration,
     /// How its benefactors scrub.
@@ -235,6 +237,7 @@ impl Pool {
             said: Arc::default(),
             credentials: Credentials::new(Key::generate().expect("a key")),
             session: Duration::from_secs(2),
+            repair: manager::Config::default().repair,
             sweep,
             scrub,
             history: manager::Config::default().history,
@@ -298,6 +301,7 @@ impl Pool {
             role: Duration::from_secs(1),
             probe: Duration::from_millis(50),
             sweep: self.sweep,
+            repair: self.repair,
             history: self.history,
             membership: membership::Config {
                 probe_timeout: Duration::from_millis(500),
