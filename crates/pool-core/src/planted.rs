@@ -20,6 +20,10 @@ surgetank_model::plant_bugs! {
         EndedDropsAll,
         /// Room is left for a draft that was withdrawn.
         DraftStaysCounted,
+        /// A chunk is taken that its session has withdrawn before it came.
+        WithdrawnTaken,
+        /// A table that was sealed and never will be committed is kept while its session goes on.
+        ObsoleteKept,
         /// Memory is used again while it is read.
         ReadersIgnored,
         /// A commit does not look whether its benefactors are in the life that acknowledged the chunks.

@@ -364,8 +364,8 @@ pub struct Inventory {
 
 /// What the store has of it, read after the inventory was taken: what came later is not in vain.
 pub trait InStore {
-    /// Whether the file is there, unlinked or not.
-    fn has_file(&self, inode: Inode) -> bool;
+    /// The newest version of the file, unlinked or not; `None`: it is not there.
+    fn version(&self, inode: Inode) -> Option<Version>;
     /// Whether the session is alive.
     fn has_session(&self, session: SessionId) -> bool;
     /// Whether somebody who is at work may name copies of the file there: repair, or a session that has them fetched.
@@ -386,6 +386,8 @@ pub enum Word {
     InStore(GroupOf, BTreeSet<(Version, SessionId)>),
     /// [`Holdings::forget_table`].
     ForgetTable(Of),
+    /// [`Holdings::obsolete`].
+    Obsolete(Of),
     /// [`Holdings::evicted`].
     Evicted(Inode, Version),
     /// [`Holdings::abandon_copy`].
@@ -408,6 +410,7 @@ impl Word {
             Self::Forgotten(inode) => holdings.forgotten(inode),
             Self::InStore(group, versions) => holdings.in_store(group, &versions),
             Self::ForgetTable(of) => holdings.forget_table(of.group, of.version, of.by),
+            Self::Obsolete(of) => holdings.obsolete(of.group, of.version, of.by),
             Self::Evicted(inode, version) => holdings.evicted(inode, version),
             Self::AbandonCopy(instance) => holdings.abandon_copy(instance),
             Self::SessionEnded(session, never) => {
@@ -434,7 +437,7 @@ pub fn reconcile(inventory: &Inventory, store: &impl InStore) -> Vec<Word> {
     words.extend(inodes.iter().filter_map(|inode| Some(Word::Evicted(*inode, store.evicted(*inode)?))));
     let in_vain = inventory.copies.iter().filter(|(_, inode)| !store.is_copied(*inode));
     words.extend(in_vain.map(|(instance, _)| Word::AbandonCopy(*instance)));
-    let gone: BTreeSet<Inode> = inodes.into_iter().filter(|inode| !store.has_file(*inode)).collect();
+    let gone: BTreeSet<Inode> = inodes.into_iter().filter(|inode| store.version(*inode).is_none()).collect();
     words.extend(gone.iter().map(|inode| Word::Forgotten(*inode)));
     let sessions: BTreeSet<SessionId> = inventory
         .tables
@@ -455,6 +458,15 @@ pub fn reconcile(inventory: &Inventory, store: &impl InStore) -> Vec<Word> {
                 words.push(Word::ForgetTable(of));
             }
         }
+        // Each version of a file is committed once.
+        let newest = store.version(group.inode);
+        let of_group = Of { group, version: Version::NONE, by: SessionId(0) }..=Of {
+            group,
+            version: newest.unwrap_or(Version::NONE),
+            by: SessionId(u64::MAX),
+        };
+        let never = inventory.tables.range(of_group).filter(|of| !versions.contains_key(&(of.version, of.by)));
+        words.extend(never.filter(|_| !planted(Bug::ObsoleteKept)).map(|of| Word::Obsolete(*of)));
         words.push(Word::InStore(group, versions.into_keys().collect()));
     }
     words.extend(sessions.into_iter().map(|session| {

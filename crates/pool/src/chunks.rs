@@ -72,6 +72,8 @@ pub struct Seal {
     pub of: TableOf,
     /// What it says.
     pub table: Table,
+    /// Greater than that of every earlier seal of the session: one that comes late changes nothing.
+    pub order: u64,
     /// Table and chunks must survive a power cut before it counts.
     pub durable: bool,
 }
@@ -241,7 +243,7 @@ wire_struct! {
     Put { incarnation, inode, entry, bytes }
     Get { incarnation, of, chunk, ticket }
     Draft { incarnation, inode, entry }
-    Seal { incarnation, of, table, durable }
+    Seal { incarnation, of, table, order, durable }
     News { withdrawn, words }
     Fence { 0, 1 }
     Copy { incarnation, fence, of, part, sources }
@@ -264,6 +266,7 @@ wire_enum! {
         3 = Evicted(inode, version),
         4 = AbandonCopy(instance),
         5 = SessionEnded(session, never),
+        6 = Obsolete(of),
     }
     Request {
         0 = Put(put),

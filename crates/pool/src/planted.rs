@@ -51,6 +51,10 @@ pub mod writers {
             ReplacedForgotten,
             /// Copies in the place of those that committed chunks have lost keep their room until the session ends.
             RestoredStays,
+            /// A writer that waits for room does not learn what has left the pool.
+            LeftUnseen,
+            /// What was sealed for a commit that failed is named as long as its session goes on.
+            SealedStays,
             /// Any number of bytes waits for a commit.
             UncommittedUnbounded,
             /// Chunks of any number of groups wait for a commit.

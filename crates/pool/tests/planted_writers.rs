@@ -4,6 +4,8 @@
 // Its tests pass without a bug, here as there.
 #[path = "pool/kept.rs"]
 mod kept;
+#[path = "pool/room.rs"]
+mod room;
 #[path = "pool/support/mod.rs"]
 mod support;
 
@@ -27,6 +29,8 @@ const fn finds(bug: Bug) -> Test {
             kept::benefactors_that_answer_late_still_have_what_only_they_have
         }
         Bug::RestoredStays => kept::copies_in_the_place_of_lost_ones_take_no_room_in_the_end,
+        Bug::LeftUnseen => room::copies_of_what_has_left_the_pool_take_no_room_while_a_writer_waits_for_it,
+        Bug::SealedStays => room::what_was_sealed_for_a_commit_that_failed_takes_no_room_while_its_session_goes_on,
         Bug::UncommittedUnbounded => kept::a_file_is_committed_when_very_much_of_it_is_not,
         Bug::AnyGroupsWait => kept::a_file_is_committed_when_very_many_groups_of_it_are_changed,
     }

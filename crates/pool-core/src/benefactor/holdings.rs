@@ -84,6 +84,8 @@ pub enum Admission {
     Stale,
     /// The session has ended.
     UnknownSession,
+    /// Its session has withdrawn it before it came.
+    Withdrawn,
     /// No room until something is drained: wait for credits.
     Full,
 }
@@ -177,6 +179,8 @@ pub struct Holdings {
     /// What the store had of a group when it was heard of last.
     stored: BTreeMap<GroupOf, BTreeSet<(Version, SessionId)>>,
     sessions_ended: BTreeSet<SessionId>,
+    /// What sessions that go on have withdrawn and may still come.
+    withdrawn: BTreeSet<Instance>,
     /// How many are in memory that their session still may name.
     drafts_in_memory: u64,
     effects: VecDeque<Effect>,
@@ -198,6 +202,7 @@ impl Holdings {
             orders: BTreeMap::new(),
             stored: BTreeMap::new(),
             sessions_ended: BTreeSet::new(),
+            withdrawn: BTreeSet::new(),
             drafts_in_memory: 0,
             effects: VecDeque::new(),
             tables_over: VecDeque::new(),
@@ -212,6 +217,9 @@ impl Holdings {
         }
         if self.sessions_ended.contains(&instance.session) {
             return Admission::UnknownSession;
+        }
+        if self.withdrawn.contains(&instance) && !planted(Bug::WithdrawnTaken) {
+            return Admission::Withdrawn;
         }
         match self.held.get(&instance) {
             // Its session has it still, as long as it is not committed.
@@ -248,20 +256,13 @@ impl Holdings {
         self.credits().saturating_sub(self.drafts_in_memory / 2)
     }
 
-    /// What this version of a group is to be, before it is committed. The same table again is no failure; another one takes its place.
+    /// What this version of a group is to be, before it is committed. The session may seal it again, for other columns or after it has opened
+    /// the file anew, or with nothing in it once that version is not to be; and its messages may come late: an earlier seal changes nothing
+    /// after a later one.
     ///
     /// # Errors
     /// [`Missing`]: these chunks are not here, or not as the table has them; nothing is sealed.
-    pub fn seal(&mut self, of: GroupOf, version: Version, session: SessionId, table: Table) -> Result<(), Missing> {
-        self.seal_in_order(of, version, session, SealOrder::default(), table)
-    }
-
-    /// [`Holdings::seal`], of a session that may seal a version again, for other columns or after it has opened the file anew, and whose
-    /// messages may come late: an earlier seal changes nothing after a later one.
-    ///
-    /// # Errors
-    /// [`Missing`].
-    pub fn seal_in_order(
+    pub fn seal(
         &mut self,
         of: GroupOf,
         version: Version,
@@ -287,12 +288,15 @@ impl Holdings {
         Ok(())
     }
 
-    /// A session withdraws what it wrote and did not seal: the write failed elsewhere, or was overwritten.
+    /// A session withdraws what it wrote: a table names it by now, the write failed elsewhere, or it was overwritten. If it has not come
+    /// yet, it is not taken any more.
     pub fn withdraw(&mut self, instance: Instance) {
         if let Some(held) = self.held.get_mut(&instance) {
             self.drafts_in_memory -= u64::from(held.is_draft_in_memory() && !planted(Bug::DraftStaysCounted));
             held.draft = false;
             self.drop_if_unused(instance);
+        } else if !self.sessions_ended.contains(&instance.session) {
+            self.withdrawn.insert(instance);
         }
     }
 
@@ -308,6 +312,7 @@ impl Holdings {
     /// A session is over in the store. What of its tables it had committed by then, `committed` knows; the others it never will.
     pub fn session_ended(&mut self, session: SessionId, committed: impl Fn(GroupOf, Version) -> bool) {
         self.sessions_ended.insert(session);
+        self.withdrawn.retain(|instance| instance.session != session);
         let never: Vec<_> = self
             .tables
             .keys()

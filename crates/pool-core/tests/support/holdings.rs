@@ -99,7 +99,7 @@ impl World {
         let of = GroupOf { inode: file, group: u32::try_from(self.random.below(2)).unwrap_or_default() };
         let session = self.pick(self.sessions.clone()).unwrap_or(SessionId(1));
         match self.random.below(17) {
-            0..=3 => self.put(session, of),
+            0..=3 => self.put(session, of)?,
             4 | 5 => self.arrive(),
             6 | 7 => self.seal(session, of)?,
             8 | 9 => self.commit(),
@@ -139,18 +139,31 @@ impl World {
         Ok(())
     }
 
-    fn put(&mut self, session: SessionId, of: GroupOf) {
+    fn put(&mut self, session: SessionId, of: GroupOf) -> Result<(), String> {
         let instance = Instance { session, number: self.number() };
         let length = u32::try_from(1 + self.random.below(CHUNK)).unwrap_or(1);
         let entry = Entry { instance, length, crc: u32::try_from(self.numbers).unwrap_or_default() };
         let put = Put { incarnation: LIFE, inode: of.inode, entry };
-        if let Admission::Room(piece) = self.holdings.put(&put) {
+        // Now and then it comes after its session has written it elsewhere.
+        let is_late = self.random.chance(0.1);
+        if is_late {
+            self.holdings.withdraw(instance);
+        }
+        let admission = self.holdings.put(&put);
+        if is_late {
+            return match admission {
+                Admission::Withdrawn => Ok(()),
+                other => Err(format!("{instance:?} was withdrawn before it came, and is taken: {other:?}")),
+            };
+        }
+        if let Admission::Room(piece) = admission {
             self.coming.push((instance, piece));
             let chunk = u32::try_from(self.random.below(3)).unwrap_or_default();
             if let Some(former) = self.drafts.entry((session, of)).or_default().insert(chunk, entry) {
                 self.holdings.withdraw(former.instance);
             }
         }
+        Ok(())
     }
 
     /// A chunk's bytes come; now and then they are damaged.
@@ -183,7 +196,8 @@ impl World {
         let version = self.store.files.get(&of.inode).copied().unwrap_or_default().next();
         let coming = |entry: &&Entry| self.coming.iter().any(|(instance, _)| *instance == entry.instance);
         let complete = !drafts.values().any(|entry| coming(&entry));
-        match self.holdings.seal(of, version, session, table.clone()) {
+        let order = SealOrder(self.number(), 0);
+        match self.holdings.seal(of, version, session, order, table.clone()) {
             Ok(()) if !complete => Err("a table was sealed whose bytes have not come".to_owned()),
             Ok(()) => {
                 self.sealed.retain(|(by, group, ..)| (*by, *group) != (session, of));
@@ -272,7 +286,7 @@ impl World {
         let doubles = self.late.iter().filter(|(session, group, at, _)| (*session, *group, *at) == (by, of, version));
         for (session, group, at, table) in doubles.cloned().collect::<Vec<_>>() {
             // Whether it is refused does not matter: it must change nothing.
-            drop(self.holdings.seal_in_order(group, at, session, SealOrder(1, 1), table));
+            drop(self.holdings.seal(group, at, session, SealOrder(1, 1), table));
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Instant};
 use surgetank_pool_core::benefactor::buffers::{Buffers, Piece};
 use surgetank_pool_core::benefactor::holdings::{
-    Admission, Effect, Entry, GroupOf, Holdings, Instance, Location, Put, Table,
+    Admission, Effect, Entry, GroupOf, Holdings, Instance, Location, Put, SealOrder, Table,
 };
 use surgetank_pool_core::benefactor::scrub::{Config, Next, Scrub};
 use surgetank_pool_core::id::{Incarnation, Inode, SessionId, Version};
@@ -158,7 +158,7 @@ impl World {
     fn seal(&mut self) -> Result<(), String> {
         let Some(Chunk { entry, of, .. }) = self.pick() else { return Ok(()) };
         let table = Table::from([(0, entry)]);
-        let mut sealed = self.holdings.seal(of, Version(1), SESSION, table.clone());
+        let mut sealed = self.holdings.seal(of, Version(1), SESSION, SealOrder::default(), table.clone());
         if sealed.is_err() {
             match self.holdings.put(&Put { incarnation: LIFE, inode: of.inode, entry }) {
                 Admission::Room(piece) => self.brought(entry.instance, piece),
@@ -166,7 +166,7 @@ impl World {
                 Admission::Full => return Ok(()),
                 other => return Err(format!("{entry:?} is sent again: {other:?}")),
             }
-            sealed = self.holdings.seal(of, Version(1), SESSION, table);
+            sealed = self.holdings.seal(of, Version(1), SESSION, SealOrder::default(), table);
         }
         if let Some(chunk) = self.chunks.get_mut(&entry.instance) {
             chunk.sealed = true;

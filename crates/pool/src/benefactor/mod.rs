@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::buffers::{Buffers, TooSmall};
-use surgetank_pool_core::benefactor::holdings::{self, Admission, Entry, Holdings, Instance, Location};
+use surgetank_pool_core::benefactor::holdings::{self, Admission, Entry, Holdings, Instance, Location, SealOrder};
 use surgetank_pool_core::benefactor::scrub::Config as ScrubConfig;
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation};
 use surgetank_pool_core::meta::store::Lease;
@@ -263,7 +263,8 @@ impl Benefactor {
                 Reply::Stored(promised(&holdings))
             }
             Admission::Here => Reply::Stored(promised(&self.holdings())),
-            Admission::Stale => Reply::Stale,
+            // Whoever has withdrawn it waits for no answer.
+            Admission::Stale | Admission::Withdrawn => Reply::Stale,
             Admission::UnknownSession => Reply::UnknownSession,
             Admission::Coming | Admission::Full => {
                 self.look_at(&self.holdings());
@@ -386,7 +387,7 @@ impl Benefactor {
         let chunks: Vec<Instance> = seal.table.values().map(|entry| entry.instance).collect();
         let logged = {
             let mut holdings = self.holdings();
-            match holdings.seal(of, version, by, seal.table) {
+            match holdings.seal(of, version, by, SealOrder(seal.order, 0), seal.table) {
                 Ok(()) => self.tier.as_ref().map(|tier| tier.sealed(seal.of)),
                 Err(missing) if missing.0.is_empty() => return Reply::UnknownSession,
                 Err(missing) => return Reply::Missing(missing.0),

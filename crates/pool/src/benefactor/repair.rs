@@ -35,7 +35,7 @@ impl Benefactor {
                 Admission::Room(piece) => piece,
                 Admission::Here => continue,
                 Admission::Stale => return Reply::Stale,
-                Admission::Coming | Admission::UnknownSession | Admission::Full => {
+                Admission::Coming | Admission::UnknownSession | Admission::Withdrawn | Admission::Full => {
                     self.look_at(&self.holdings());
                     return Reply::Full;
                 }

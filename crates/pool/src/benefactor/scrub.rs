@@ -111,7 +111,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use bytes::Bytes;
-    use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
+    use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, SealOrder, Table};
     use surgetank_pool_core::benefactor::{Buffers, Holdings};
     use surgetank_pool_core::id::{Incarnation, Inode, SessionId, Version};
 
@@ -185,7 +185,7 @@ mod tests {
         let puts: Vec<Put> = (1..=4).map(put).collect();
         puts.iter().for_each(|put| assert!(matches!(benefactor.put(put), Reply::Stored(_))));
         let table = |of: &[Put]| (0..).zip(of).map(|(at, put)| (at, put.entry)).collect::<Table>();
-        benefactor.holdings().seal(OF.0, OF.1, OF.2, table(&puts[..2])).unwrap();
+        benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder::default(), table(&puts[..2])).unwrap();
         scrub(&benefactor);
         assert_eq!((benefactor.scrubbing.report().chunks, benefactor.alive().damaged), (4, 0));
         // One that a table names, and one that its session has not sealed yet.
@@ -197,10 +197,10 @@ mod tests {
         assert_eq!(benefactor.inventory().damaged, [(OF, 1)]);
         let get = |chunk| benefactor.get(&Get { incarnation: LIFE, of: OF, chunk, ticket: Ticket::default() });
         assert!(matches!(get(0), Reply::Chunk(..)) && matches!(get(1), Reply::NotHere));
-        let missing = benefactor.holdings().seal(OF.0, OF.1, OF.2, table(&puts)).unwrap_err();
+        let missing = benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder::default(), table(&puts)).unwrap_err();
         assert_eq!(missing.0, [1, 3], "its session is told");
         [1, 3].iter().for_each(|at| assert!(matches!(benefactor.put(&puts[*at]), Reply::Stored(_))));
-        benefactor.holdings().seal(OF.0, OF.1, OF.2, table(&puts)).unwrap();
+        benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder::default(), table(&puts)).unwrap();
         assert!(benefactor.inventory().damaged.is_empty());
         for (chunk, put) in (0..).zip(&puts) {
             let Reply::Chunk(_, bytes) = get(chunk) else { panic!("{chunk} is served") };
@@ -216,7 +216,7 @@ mod tests {
         let first = put(1);
         assert!(matches!(benefactor.put(&first), Reply::Stored(_)));
         let table = [(0, first.entry)].into_iter().collect::<Table>();
-        benefactor.holdings().seal(OF.0, OF.1, OF.2, table).unwrap();
+        benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder::default(), table).unwrap();
         let empty = benefactor.holdings().credits();
         let get = Get { incarnation: LIFE, of: OF, chunk: 0, ticket: Ticket::default() };
         let Reply::Chunk(_, bytes) = benefactor.get(&get) else { panic!("it is served") };

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use surgetank_pool_core::benefactor::holdings::Instance;
+use surgetank_pool_core::benefactor::holdings::{Instance, Table};
 use surgetank_pool_core::id::{BenefactorId, Inode, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply as Done};
 use surgetank_pool_core::meta::{FileState, Kind, Node};
@@ -140,6 +140,8 @@ pub struct Writer {
     puts: JoinSet<Put>,
     /// Benefactors that did not take or keep chunks, in the life in which they were asked.
     gone: BTreeSet<Place>,
+    /// What places have sealed, of which groups, for commits that have not taken place.
+    sealed: BTreeMap<(u32, Place), Table>,
     /// Writings that a later one replaced before a commit named them.
     withdrawn: Vec<(BenefactorId, Instance)>,
     /// Copies in the place of those that committed chunks have lost, which no table names yet: of which group and chunk each is.
@@ -177,6 +179,7 @@ impl Writer {
             kept: VecDeque::new(),
             puts: JoinSet::new(),
             gone: BTreeSet::new(),
+            sealed: BTreeMap::new(),
             withdrawn: Vec::new(),
             restored: BTreeMap::new(),
             failed: None,
@@ -295,6 +298,8 @@ impl Writer {
         let drafts = drafts.filter(|chunk| chunk.draft).flat_map(|chunk| chunk.clone().writings());
         let drafts: Vec<_> = drafts.chain(std::mem::take(&mut self.withdrawn)).collect();
         self.withdraw(drafts);
+        self.groups.clear();
+        self.seal_nothing();
         self.inner.close(&self.path, self.inode).await
     }
 
@@ -526,6 +531,7 @@ impl Writer {
             Err(error @ (Error::Refused(..) | Error::StoreFull(..))) => return Err(error),
             // It may have taken place: its tables are not to be sealed otherwise.
             Err(error) => {
+                self.sealed.clear();
                 self.failed = Some(error.clone());
                 return Err(error);
             }
@@ -551,6 +557,8 @@ impl Writer {
         }
         self.uncommitted = 0;
         self.kept.clear();
+        // The warden has what was sealed and not committed dropped: the version is another one's.
+        self.sealed.clear();
         // What is written next may lie elsewhere, and there is more room soon.
         self.room.clear();
         let session = self.inner.session;

@@ -180,7 +180,7 @@ fn matters(word: &Word, inventory: &Inventory) -> bool {
         Word::SessionEnded(session, never) => {
             !never.is_empty() || inventory.drafts.iter().any(|(other, _)| other == session)
         }
-        Word::Forgotten(_) | Word::ForgetTable(_) | Word::AbandonCopy(_) => true,
+        Word::Forgotten(_) | Word::ForgetTable(_) | Word::Obsolete(_) | Word::AbandonCopy(_) => true,
     }
 }
 
@@ -216,8 +216,8 @@ struct View<'a> {
 }
 
 impl InStore for View<'_> {
-    fn has_file(&self, inode: Inode) -> bool {
-        self.files.get(&inode).is_some_and(|file| file.node.is_some())
+    fn version(&self, inode: Inode) -> Option<Version> {
+        self.files.get(&inode)?.node.as_ref().map(|node| node.version)
     }
 
     fn has_session(&self, session: SessionId) -> bool {

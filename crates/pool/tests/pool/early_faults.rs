@@ -273,34 +273,3 @@ fn power_cuts_while_files_are_drained_early_lose_no_byte() {
         }
     });
 }
-
-#[test]
-fn copies_of_what_has_left_the_pool_take_no_room_while_a_writer_waits_for_it() {
-    run(async {
-        let mut pool = Pool::new(1, 2, 24);
-        // The writer alone makes copies again.
-        pool.repair.at_once = 0;
-        pool.restart_manager(0);
-        let client = pool.client(2).await;
-        let (target, away) = (pool.target(), pool.directory.path().join("away"));
-        let content = bytes(1, 25 * MIB);
-        let mut writer = client.create("file").await.unwrap();
-        std::fs::rename(&target, &away).unwrap();
-        writer.write(&content[..24 * MIB]).await.unwrap();
-        writer.sync().await.unwrap();
-        has_free(&client, 0).await;
-        pool.restart_benefactor(1);
-        let rest = content[24 * MIB..].to_vec();
-        let writing = tokio::spawn(async move {
-            writer.write(&rest).await.unwrap();
-            writer.sync().await.unwrap();
-            writer
-        });
-        until("all has two copies again, and there is no room", async || pool.alive(1).await.credits == 0).await;
-        std::fs::rename(&away, &target).unwrap();
-        writing.await.unwrap().close().await.unwrap();
-        drained(&pool, &client, "file", &content).await;
-        client.unlink("file").await.unwrap();
-        has_free(&client, 48).await;
-    });
-}

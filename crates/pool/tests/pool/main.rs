@@ -19,6 +19,7 @@ mod managers;
 mod network;
 mod publishers;
 mod repair;
+mod room;
 mod scrub;
 mod security;
 mod shared_writers;

@@ -328,7 +328,7 @@ fn chunks_are_written_in_ones_own_name_and_read_with_the_ticket_of_their_file() 
         .await;
         let answer = ask_benefactor(&pool, &session, draft(begun.session, NUMBERS + 1)).await;
         assert!(matches!(answer, Ok(chunks::Reply::NotHere)), "of another file: {answer:?}");
-        let seal = Seal { incarnation, of, table: Default::default(), durable: false };
+        let seal = Seal { incarnation, of, table: Default::default(), order: 0, durable: false };
         denied("seal", ask_benefactor(&pool, &session, chunks::Request::Seal(seal)).await);
         // The other file's chunk is not to be had by naming it in a table of one's own.
         let of_own = (GroupOf { inode: Inode(NUMBERS), group: 0 }, Version(1), begun.session);
@@ -337,7 +337,7 @@ fn chunks_are_written_in_ones_own_name_and_read_with_the_ticket_of_their_file() 
         else {
             panic!("a member reads it")
         };
-        let seal = Seal { incarnation, of: of_own, table, durable: false };
+        let seal = Seal { incarnation, of: of_own, table, order: 0, durable: false };
         let answer = ask_benefactor(&pool, &session, chunks::Request::Seal(seal)).await;
         assert!(matches!(answer, Ok(chunks::Reply::Missing(_))), "{answer:?}");
         let withdrawn = News { withdrawn: vec![entry(of.2).instance], words: None };

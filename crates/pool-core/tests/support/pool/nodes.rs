@@ -172,6 +172,7 @@ impl World {
                     Admission::Coming => return,
                     Admission::Stale => PutAnswer::Stale,
                     Admission::UnknownSession => PutAnswer::UnknownSession,
+                    Admission::Withdrawn => PutAnswer::Corrupt,
                     Admission::Full => {
                         holdings.close_filling();
                         PutAnswer::Full
@@ -193,7 +194,7 @@ impl World {
             ToNode::Seal { at, of, version, session, order, table } if at == place => {
                 let Some(node) = self.nodes.get_mut(&id) else { return };
                 let Some(holdings) = node.holdings.as_mut() else { return };
-                let missing = holdings.seal_in_order(of, version, session, order, table).err().map(|missing| missing.0);
+                let missing = holdings.seal(of, version, session, order, table).err().map(|missing| missing.0);
                 if missing.is_none() {
                     node.log((of, version, session));
                 }

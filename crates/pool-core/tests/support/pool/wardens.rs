@@ -85,8 +85,11 @@ struct View<'a> {
 }
 
 impl InStore for View<'_> {
-    fn has_file(&self, inode: Inode) -> bool {
-        self.store.get(&Key::Node(inode)).is_some()
+    fn version(&self, inode: Inode) -> Option<Version> {
+        match self.store.get(&Key::Node(inode)).map(|stored| &stored.value) {
+            Some(Value::Node(node)) => Some(node.version),
+            _ => None,
+        }
     }
 
     fn has_session(&self, session: SessionId) -> bool {
@@ -423,7 +426,26 @@ impl World {
             let kept: BTreeSet<_> = holdings.tables().map(|(key, _)| *key).collect();
             node.log.retain(|key, _| kept.contains(key));
         }
+        if !noisy {
+            self.keeps_nothing_obsolete(place, inventory);
+        }
         self.work(place.id);
+    }
+
+    /// A file has each version once: a table of one that the file has, and that is not in the store, takes room in vain.
+    fn keeps_nothing_obsolete(&mut self, place: Place, inventory: &Inventory) {
+        let Some(holdings) = self.nodes.get(&place.id).and_then(|node| node.holdings.as_ref()) else { return };
+        let is_over = |of: &&Of| {
+            let at = Key::Group(of.group.inode, of.group.group, of.version);
+            let group = self.store.get(&at).map(|stored| &stored.value);
+            let is_stored = matches!(group, Some(Value::Group(group)) if group.by == of.by);
+            let file = self.store.get(&Key::Node(of.group.inode)).map(|stored| &stored.value);
+            !is_stored && matches!(file, Some(Value::Node(node)) if node.version >= of.version)
+        };
+        let is_kept = |of: &&Of| holdings.table(of.group, of.version, of.by).is_some();
+        if let Some(of) = inventory.tables.iter().filter(is_over).find(is_kept) {
+            self.wrong(format!("{of:?} was sealed, will never be committed, and is kept"));
+        }
     }
 
     pub(super) fn is_lost(&self, inode: Inode, version: Version) -> bool {

@@ -88,10 +88,15 @@ impl Writer {
             }
             match done {
                 // Chunks have left the pool. Benefactors lack them by now, or have copies of them in vain.
-                Ok(false) if self.look_again().await? => self.withdraw_restored(),
+                Ok(false) if !planted(Bug::LeftUnseen) && self.look_again().await? => self.withdraw_restored(),
                 // What was sealed names chunks that have left the pool, which keep their room until it is sealed without them.
                 Err(Error::Refused(_, Refusal::Moved)) => drop(self.look_again().await?),
-                done => return done,
+                done => {
+                    if matches!(done, Ok(false)) {
+                        self.seal_nothing();
+                    }
+                    return done;
+                }
             }
         }
     }

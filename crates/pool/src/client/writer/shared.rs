@@ -178,6 +178,7 @@ impl Writer {
         (self.version, self.committed, self.size) = (content.node.version, content.node.size, content.node.size);
         (self.cut, self.read, self.uncommitted) = (None, None, 0);
         self.kept.clear();
+        self.sealed.clear();
         let known = std::mem::take(&mut self.groups);
         self.has(content);
         for (index, mut group) in known {

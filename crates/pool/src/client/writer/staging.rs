@@ -302,7 +302,9 @@ impl Writer {
                             if !chunk.draft && !planted(Bug::RestoredStays) {
                                 self.restored.insert((put.place.id, put.instance), (put.group, put.chunk));
                             }
-                            chunk.at.insert(put.place.id, put.instance);
+                            // Nobody counts on a former one.
+                            let former = chunk.at.insert(put.place.id, put.instance);
+                            self.withdraw(former.map(|former| (put.place.id, former)).into_iter().collect());
                         }
                         // It has left the pool meanwhile.
                         None => self.withdraw(vec![(put.place.id, put.instance)]),
@@ -413,13 +415,16 @@ impl Writer {
     /// Has the tables of all changed groups sealed; `false`: a benefactor is gone, lacks chunks, or does not have them on its SSD
     /// yet.
     pub(super) async fn seal_all(&mut self) -> bool {
-        let mut seals = JoinSet::new();
+        let (mut seals, mut sealed) = (JoinSet::new(), Vec::new());
         let version = self.version.next();
         for (index, group) in self.groups.iter().filter(|(_, group)| group.changed && !group.chunks.is_empty()) {
             let of = (GroupOf { inode: self.inode, group: *index }, version, self.inner.session);
             for place in group.places() {
                 let durable = self.inner.media == Media::Ssd;
-                let seal = Seal { incarnation: place.incarnation, of, table: group.table(place.id), durable };
+                let (table, order) = (group.table(place.id), self.inner.instances.fetch_add(1, Ordering::Relaxed));
+                // Whether it arrives or not.
+                sealed.push(((*index, place), table.clone()));
+                let seal = Seal { incarnation: place.incarnation, of, table, order, durable };
                 let (inner, index) = (Arc::clone(&self.inner), *index);
                 seals.spawn(async move {
                     let answer = inner.ask_benefactor(place.id, chunks::Request::Seal(seal), ANSWER).await;
@@ -427,7 +432,8 @@ impl Writer {
                 });
             }
         }
-        let mut all = true;
+        self.sealed.extend(sealed);
+        let (mut all, mut missing) = (true, Vec::new());
         while let Some(Ok((index, place, answer))) = seals.join_next().await {
             match answer {
                 Some(Reply::Sealed) => {}
@@ -437,7 +443,8 @@ impl Writer {
                     all = false;
                     if let Some(group) = self.groups.get_mut(&index) {
                         for chunk in chunks {
-                            group.chunks.get_mut(&chunk).map(|chunk| chunk.at.remove(&place.id));
+                            let chunk = group.chunks.get_mut(&chunk);
+                            missing.extend(chunk.and_then(|chunk| chunk.at.remove_entry(&place.id)));
                         }
                     }
                 }
@@ -447,7 +454,31 @@ impl Writer {
                 }
             }
         }
+        // What is damaged there keeps its room until then.
+        self.withdraw(missing);
         all
+    }
+
+    /// Tables that were sealed for commits that have not taken place keep the room of what they name. Of those that name what is there no more
+    /// nothing is sealed in their place, since nobody knows when they are sealed again.
+    pub(super) fn seal_nothing(&mut self) {
+        let (groups, version, mut over) = (&self.groups, self.version.next(), Vec::new());
+        self.sealed.retain(|(index, place), table| {
+            let has = |(number, entry): (&u32, &Entry)| {
+                let group = groups.get(index).filter(|group| group.lies_at(*number).contains(place));
+                let chunk = group.and_then(|group| group.chunks.get(number));
+                chunk.is_some_and(|chunk| chunk.at.get(&place.id) == Some(&entry.instance))
+            };
+            let stays = table.iter().all(has);
+            over.extend((!stays).then_some((*index, *place)));
+            stays
+        });
+        for (index, place) in over.into_iter().filter(|_| !planted(Bug::SealedStays)) {
+            let of = (GroupOf { inode: self.inode, group: index }, version, self.inner.session);
+            let (table, order) = (Table::new(), self.inner.instances.fetch_add(1, Ordering::Relaxed));
+            let seal = Seal { incarnation: place.incarnation, of, table, order, durable: false };
+            self.say(place.id, chunks::Request::Seal(seal));
+        }
     }
 
     /// The changed groups, as a commit names them.
@@ -480,18 +511,21 @@ impl Writer {
             news.entry(id).or_default().withdrawn.push(instance);
         }
         for (id, news) in news {
-            let inner = Arc::clone(&self.inner);
-            tokio::spawn(async move {
-                let until = inner.until();
-                let request = chunks::Request::Forget(news);
-                while inner.ask_benefactor(id, request.clone(), ANSWER).await.is_none() {
-                    if Instant::now() >= until || inner.over.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    tokio::time::sleep(UNHEARD).await;
-                }
-            });
+            self.say(id, chunks::Request::Forget(news));
         }
+    }
+
+    fn say(&self, to: BenefactorId, request: chunks::Request) {
+        let inner = Arc::clone(&self.inner);
+        tokio::spawn(async move {
+            let until = inner.until();
+            while inner.ask_benefactor(to, request.clone(), ANSWER).await.is_none() {
+                if Instant::now() >= until || inner.over.load(Ordering::Relaxed) {
+                    return;
+                }
+                tokio::time::sleep(UNHEARD).await;
+            }
+        });
     }
 }
 

@@ -1,0 +1,69 @@
+//! Room that nobody needs any more is free again while its file is written and its session goes on.
+
+use std::time::Duration;
+
+use crate::support::{MIB, Pool, bytes, drained, run, until};
+use surgetank_pool::client::{Config, Error, PoolClient};
+
+async fn has_free(client: &PoolClient, chunks: u64) {
+    until("memory is free", async || {
+        let status = client.status().await.unwrap();
+        status.benefactors.iter().map(|(_, credits)| credits).sum::<u64>() == chunks
+    })
+    .await;
+}
+
+#[test]
+pub fn copies_of_what_has_left_the_pool_take_no_room_while_a_writer_waits_for_it() {
+    run(async {
+        let mut pool = Pool::new(1, 2, 24);
+        // The writer alone makes copies again.
+        pool.repair.at_once = 0;
+        pool.restart_manager(0);
+        let client = pool.client_of(Config { timeout: Duration::from_secs(20), ..pool.config(2) }).await;
+        let (target, away) = (pool.target(), pool.directory.path().join("away"));
+        let content = bytes(1, 25 * MIB);
+        let mut writer = client.create("file").await.unwrap();
+        std::fs::rename(&target, &away).unwrap();
+        writer.write(&content[..24 * MIB]).await.unwrap();
+        writer.sync().await.unwrap();
+        has_free(&client, 0).await;
+        pool.restart_benefactor(1);
+        let rest = content[24 * MIB..].to_vec();
+        let writing = tokio::spawn(async move {
+            writer.write(&rest).await.unwrap();
+            writer.sync().await.unwrap();
+            writer
+        });
+        until("all has two copies again, and there is no room", async || pool.alive(1).await.credits == 0).await;
+        std::fs::rename(&away, &target).unwrap();
+        writing.await.unwrap().close().await.unwrap();
+        drained(&pool, &client, "file", &content).await;
+        client.unlink("file").await.unwrap();
+        has_free(&client, 48).await;
+    });
+}
+
+#[test]
+pub fn what_was_sealed_for_a_commit_that_failed_takes_no_room_while_its_session_goes_on() {
+    run(async {
+        let mut pool = Pool::new(1, 2, 24);
+        let client = pool.client_of(Config { timeout: Duration::from_secs(3), ..pool.config(2) }).await;
+        let mut writer = client.create("file").await.unwrap();
+        writer.write(&bytes(1, 6 * MIB)).await.unwrap();
+        // One has it all, and seals it; for the other nobody stands in.
+        pool.benefactors[1].kill();
+        match writer.sync().await {
+            Err(Error::NoRoom { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(pool.alive(0).await.credits, 18);
+        assert!(writer.close().await.is_err(), "nothing is committed");
+        until("its room is free", async || pool.alive(0).await.credits == 24).await;
+        pool.restart_benefactor(1);
+        let mut writer = client.append("file").await.unwrap();
+        writer.write(b"goes on").await.unwrap();
+        writer.close().await.unwrap();
+        drained(&pool, &client, "file", b"goes on").await;
+    });
+}
