@@ -55,6 +55,11 @@ fn everything_is_scrubbed_once_in_a_period_and_beside_requests_only_if_it_is_lat
 }
 
 #[test]
+fn a_warden_that_begins_asks_whoever_has_returned_before_it_copies_or_counts_a_group_as_lost() {
+    all(2000, support::repair::run);
+}
+
+#[test]
 fn nobody_who_is_well_is_declared_dead_and_whoever_is_dead_is() {
     all(200, support::membership::run);
 }

@@ -20,6 +20,7 @@ const RUNS: &[(&str, Run, u64)] = &[
     ("segments", support::segments::run, 400),
     ("compaction", support::compaction::run, 800),
     ("membership", support::membership::run, 200),
+    ("repair", support::repair::run, 400),
     ("metadata", support::metadata::run, 2000),
     ("links", support::links::run, 400),
     ("locked bytes", support::locks::owners, 500),
@@ -49,9 +50,7 @@ const KNOWN: &[(Bug, &str, u64)] = &[
     (Bug::DraftChangedWhileItWaits, "metadata", 53),
     (Bug::UnpublishedReplaced, "pool", 32),
     (Bug::LateAnswerCounts, "pool", 41),
-    (Bug::DeadIsLost, "pool", 23),
     (Bug::LateSealCounts, "pool", 25),
-    (Bug::NewWardenAsksNobody, "pool", 3496),
 ];
 
 /// In the first turn of a kind one in so many of its runs is tried before the next kind has its turn; turns double.

@@ -288,15 +288,21 @@ impl Holdings {
         Ok(())
     }
 
-    /// A session withdraws what it wrote: a table names it by now, the write failed elsewhere, or it was overwritten. If it has not come
-    /// yet, it is not taken any more.
+    /// A session withdraws what it wrote: a table names it by now, the write failed elsewhere, or it was overwritten.
     pub fn withdraw(&mut self, instance: Instance) {
         if let Some(held) = self.held.get_mut(&instance) {
             self.drafts_in_memory -= u64::from(held.is_draft_in_memory() && !planted(Bug::DraftStaysCounted));
             held.draft = false;
             self.drop_if_unused(instance);
-        } else if !self.sessions_ended.contains(&instance.session) {
-            self.withdrawn.insert(instance);
+        }
+    }
+
+    /// The same, of a session that puts no instance twice: if it has not come yet, it is not taken any more.
+    pub fn withdraw_for_good(&mut self, instance: Instance) {
+        match self.held.contains_key(&instance) {
+            true => self.withdraw(instance),
+            false if self.sessions_ended.contains(&instance.session) => {}
+            false => drop(self.withdrawn.insert(instance)),
         }
     }
 

@@ -147,7 +147,7 @@ impl World {
         // Now and then it comes after its session has written it elsewhere.
         let is_late = self.random.chance(0.1);
         if is_late {
-            self.holdings.withdraw(instance);
+            self.holdings.withdraw_for_good(instance);
         }
         let admission = self.holdings.put(&put);
         if is_late {

@@ -98,7 +98,7 @@ impl Benefactor {
         let (fence, words) = news.words.unwrap_or_default();
         let is_latest = self.is_latest(fence, false);
         let mut holdings = self.holdings();
-        news.withdrawn.into_iter().for_each(|instance| holdings.withdraw(instance));
+        news.withdrawn.into_iter().for_each(|instance| holdings.withdraw_for_good(instance));
         words.into_iter().filter(|word| is_latest || word.lasts()).for_each(|word| word.tell(&mut holdings));
         self.look_at(&holdings);
     }

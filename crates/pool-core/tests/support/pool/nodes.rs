@@ -170,9 +170,8 @@ impl World {
                     }
                     Admission::Here => PutAnswer::Stored,
                     Admission::Coming => return,
-                    Admission::Stale => PutAnswer::Stale,
+                    Admission::Stale | Admission::Withdrawn => PutAnswer::Stale,
                     Admission::UnknownSession => PutAnswer::UnknownSession,
-                    Admission::Withdrawn => PutAnswer::Corrupt,
                     Admission::Full => {
                         holdings.close_filling();
                         PutAnswer::Full

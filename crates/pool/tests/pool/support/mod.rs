@@ -310,7 +310,6 @@ impl Pool {
                 together: Duration::from_secs(2),
                 ..membership::Config::default()
             },
-            ..manager::Config::default()
         };
         Process::start(at, &self.credentials, async move |listener| {
             let store = match of_its_own {
