@@ -360,6 +360,8 @@ pub struct Inventory {
     pub drafts: BTreeSet<(SessionId, Inode)>,
     /// Copies that no table names yet.
     pub copies: BTreeSet<(Instance, Inode)>,
+    /// Who has withdrawn there what may still come.
+    pub withdrawn: BTreeSet<SessionId>,
 }
 
 /// What the store has of it, read after the inventory was taken: what came later is not in vain.
@@ -444,6 +446,7 @@ pub fn reconcile(inventory: &Inventory, store: &impl InStore) -> Vec<Word> {
         .iter()
         .map(|of| of.by)
         .chain(inventory.drafts.iter().map(|(session, _)| *session))
+        .chain(inventory.withdrawn.iter().copied())
         .filter(|session| !store.has_session(*session))
         .collect();
     let mut committed: BTreeMap<SessionId, BTreeSet<(GroupOf, Version)>> = BTreeMap::new();

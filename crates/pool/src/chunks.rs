@@ -249,7 +249,7 @@ wire_struct! {
     Copy { incarnation, fence, of, part, sources }
     Adopt { incarnation, fence, of, part, named, durable }
     Of { group, version, by }
-    repair::Inventory { tables, drafts, copies }
+    repair::Inventory { tables, drafts, copies, withdrawn }
     DrainPart { incarnation, of, chunks, offset, file }
     Inventory { incarnation, has, damaged }
     Alive { incarnation, credits, of, puts, ssd, damaged, leaving, scrubbed, log }

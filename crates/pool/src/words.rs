@@ -85,6 +85,7 @@ wire_enum! {
         15 = Revoked,
         16 = Rewriter(session, version),
         17 = Moment(time),
+        18 = Refused(refusal),
     }
     Refusal {
         0 = NotFound,

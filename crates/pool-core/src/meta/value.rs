@@ -5,6 +5,7 @@ use surgetank_model::Bytes;
 use crate::id::{Domain, Inode, MountId, SessionId, Version};
 use crate::locks::Ranges;
 use crate::meta::key::Name;
+use crate::meta::operation::Refusal;
 use crate::placement::{CHUNK, Layout, Media, Place};
 use crate::planted::{Bug, planted};
 use crate::runs::Runs;
@@ -493,8 +494,10 @@ pub enum Value {
     Journal(Change),
     /// Of [`Key::Owner`](super::Key::Owner): who, in which life.
     Owner(u64),
-    /// Of [`Key::Receipt`](super::Key::Receipt).
+    /// Of [`Key::Receipt`](super::Key::Receipt): it took place.
     Receipt,
+    /// Of [`Key::Receipt`](super::Key::Receipt) as well: it was sent before and refused, and no copy of it takes place.
+    Refused(Refusal),
     /// Of [`Key::Pool`](super::Key::Pool).
     Pool(u64),
     /// Of [`Key::Revoked`](super::Key::Revoked).

@@ -419,6 +419,7 @@ impl Benefactor {
             tables: tables.collect(),
             drafts: holdings.drafts().map(|(instance, inode)| (instance.session, inode)).collect(),
             copies: holdings.copies().collect(),
+            withdrawn: holdings.withdrawn_by(),
         };
         Inventory { incarnation: self.incarnation, has, damaged: holdings.all_damaged() }
     }

@@ -138,6 +138,8 @@ pub struct Writer {
     /// Which chunks are kept in memory, in the order in which they were written; some may be so no longer.
     kept: VecDeque<(u32, u32)>,
     puts: JoinSet<Put>,
+    /// What these put, and whether it has arrived is not known.
+    sent: BTreeSet<(BenefactorId, Instance)>,
     /// Benefactors that did not take or keep chunks, in the life in which they were asked.
     gone: BTreeSet<Place>,
     /// What places have sealed, of which groups, for commits that have not taken place.
@@ -178,6 +180,7 @@ impl Writer {
             uncommitted: 0,
             kept: VecDeque::new(),
             puts: JoinSet::new(),
+            sent: BTreeSet::new(),
             gone: BTreeSet::new(),
             sealed: BTreeMap::new(),
             withdrawn: Vec::new(),
@@ -280,7 +283,8 @@ impl Writer {
         match self.commit_and(true, Some(journal)).await? {
             true => Ok(()),
             false => {
-                let withdrawn = std::mem::take(&mut self.withdrawn);
+                let mut withdrawn = std::mem::take(&mut self.withdrawn);
+                withdrawn.extend(std::mem::take(&mut self.restored).into_keys());
                 self.withdraw(withdrawn);
                 self.inner.close(&self.path, self.inode).await
             }
@@ -296,7 +300,8 @@ impl Writer {
         let drafts = self.groups.values().flat_map(|group| group.chunks.values());
         let drafts = drafts.chain(self.pending.iter().map(|pending| &pending.chunk));
         let drafts = drafts.filter(|chunk| chunk.draft).flat_map(|chunk| chunk.clone().writings());
-        let drafts: Vec<_> = drafts.chain(std::mem::take(&mut self.withdrawn)).collect();
+        let others = std::mem::take(&mut self.restored).into_keys().chain(std::mem::take(&mut self.sent));
+        let drafts: Vec<_> = drafts.chain(std::mem::take(&mut self.withdrawn)).chain(others).collect();
         self.withdraw(drafts);
         self.groups.clear();
         self.seal_nothing();
@@ -520,7 +525,13 @@ impl Writer {
         let (inode, session, size, groups) = (self.inode, self.inner.session, self.size, self.changed_groups());
         let on = (self.version, self.node.as_ref().map_or(0, Node::changes));
         let operation = Operation::Commit { inode, session, on, size, groups, close };
-        match self.inner.operate(&self.path, &operation).await {
+        // Unless it is refused it may take place: what is sealed for it is not to be sealed otherwise.
+        let sealed = std::mem::take(&mut self.sealed);
+        let done = self.inner.operate(&self.path, &operation).await;
+        if matches!(done, Err(Error::Refused(..) | Error::StoreFull(..))) {
+            self.sealed = sealed;
+        }
+        match done {
             Ok(None) => self.committed(self.version.next()),
             Ok(Some(Done::Version(version))) => self.committed(version),
             Ok(Some(_)) => return Err(super::senseless()),
@@ -529,9 +540,7 @@ impl Writer {
                 return Ok(false);
             }
             Err(error @ (Error::Refused(..) | Error::StoreFull(..))) => return Err(error),
-            // It may have taken place: its tables are not to be sealed otherwise.
             Err(error) => {
-                self.sealed.clear();
                 self.failed = Some(error.clone());
                 return Err(error);
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::{Attempt, Operation, Reads, Refusal, attempt};
-use surgetank_pool_core::meta::store::{Compare, Lease, Limits, Outcome, Transaction, Write};
+use surgetank_pool_core::meta::store::{Compare, Lease, Limits, Outcome, Stored, Transaction, Write};
 use surgetank_pool_core::meta::{GroupCommit, Key, Known, RequestId, Value};
 use tokio::sync::{Notify, oneshot};
 
@@ -200,8 +200,12 @@ impl Commits {
             {
                 // A refusal of what was sent before takes the receipt, so that no copy of it takes place later.
                 let receipt = Key::Receipt(once.session.0, once.number);
+                let value = match &reply {
+                    Ended::Refused(refusal) => Value::Refused(refusal.clone()),
+                    Ended::Before | Ended::Reply(_) => Value::Receipt,
+                };
                 transaction.compares.push(Compare::Absent(receipt.clone()));
-                transaction.writes.push(Write::PutLeased(receipt, Value::Receipt, once.lease));
+                transaction.writes.push(Write::PutLeased(receipt, value, once.lease));
             }
             let looked = rests_on_known.then(|| transaction.clone());
             if self.commit(transaction).await? {
@@ -222,7 +226,7 @@ impl Commits {
             }
             let receipt = Key::Receipt(once.session.0, once.number);
             let compares = vec![Compare::Absent(receipt.clone())];
-            let writes = vec![Write::PutLeased(receipt, Value::Receipt, once.lease)];
+            let writes = vec![Write::PutLeased(receipt, Value::Refused(refusal.clone()), once.lease)];
             if self.commit(Transaction { compares, writes }).await? {
                 return Ok(Ended::Refused(refusal));
             }
@@ -234,6 +238,7 @@ impl Commits {
         let keys = [Key::Session(once.session), Key::Receipt(once.session.0, once.number)];
         let read = self.store.read(&keys, &[]).await?;
         Ok(match &read.keys[..] {
+            [_, Some(Stored { value: Value::Refused(refusal), .. })] => Some(Ended::Refused(refusal.clone())),
             [_, Some(_)] => Some(Ended::Before),
             [None, _] => Some(Ended::Refused(Refusal::NotTheWriter)),
             _ => None,

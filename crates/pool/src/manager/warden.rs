@@ -178,7 +178,8 @@ fn matters(word: &Word, inventory: &Inventory) -> bool {
             inventory.tables.iter().any(|of| of.group.inode == *inode && of.version <= *version)
         }
         Word::SessionEnded(session, never) => {
-            !never.is_empty() || inventory.drafts.iter().any(|(other, _)| other == session)
+            let has_draft = inventory.drafts.iter().any(|(other, _)| other == session);
+            has_draft || !never.is_empty() || inventory.withdrawn.contains(session)
         }
         Word::Forgotten(_) | Word::ForgetTable(_) | Word::Obsolete(_) | Word::AbandonCopy(_) => true,
     }

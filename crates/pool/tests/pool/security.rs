@@ -531,3 +531,42 @@ fn a_token_that_was_taken_back_lets_nobody_in_nor_its_sessions_and_others_stay()
         same("others", &read(&again, "theirs").await.unwrap(), b"theirs");
     });
 }
+
+/// The answer to a refusal may be lost: what was refused did not take place, however often it is asked.
+#[test]
+fn what_was_refused_is_refused_again_and_never_counts_as_done() {
+    run(async {
+        let pool = Pool::new(2, 1, 16);
+        let (begun, session) = begin(&pool, "own", grant(&pool.target().join("own"))).await;
+        let Ok(manager::Reply::Numbers(fresh)) =
+            ask_manager(&pool, &session, manager::Request::Numbers(begun.lease)).await
+        else {
+            panic!("it has numbers")
+        };
+        let ask = async |manager: usize, number: u64, again: bool| {
+            let writer = (begun.session, begun.lease);
+            let at = (begun.of.root, Name::new(b"file").unwrap());
+            let operation = Operation::Create { at, fresh: fresh + number, writer, owner: (0o644, 0, 0) };
+            let once = Once { session: begun.session, lease: begun.lease, number, again };
+            let peer = Peer::new(&pool.managers[manager].address, &session).unwrap();
+            peer.ask::<Manager>(manager::Request::Do(operation, once), ANSWER).await
+        };
+        let answer = ask(0, 1, false).await;
+        assert!(matches!(answer, Ok(manager::Reply::Ended(Ended::Reply(_)))), "{answer:?}");
+        let answer = ask(1, 1, true).await;
+        assert!(matches!(answer, Ok(manager::Reply::Ended(Ended::Before))), "{answer:?}");
+        for manager in [1, 0, 1] {
+            let answer = ask(manager, 2, true).await;
+            assert!(matches!(answer, Ok(manager::Reply::Ended(Ended::Refused(Refusal::Exists)))), "{answer:?}");
+        }
+        // Nor does it take place once nothing is in its way.
+        let unlink = Operation::Unlink { at: (begun.of.root, Name::new(b"file").unwrap()), journal: fresh + 3 };
+        let once = Once { session: begun.session, lease: begun.lease, number: 3, again: false };
+        let answer = ask_manager(&pool, &session, manager::Request::Do(unlink, once)).await;
+        assert!(matches!(answer, Ok(manager::Reply::Ended(Ended::Reply(_)))), "{answer:?}");
+        for again in [true, false] {
+            let answer = ask(0, 2, again).await;
+            assert!(matches!(answer, Ok(manager::Reply::Ended(Ended::Refused(Refusal::Exists)))), "{answer:?}");
+        }
+    });
+}

@@ -1,6 +1,6 @@
 //! What a benefactor has besides what sessions write: copies that repair brings, and what its SSD had when its process began.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Admission, Effect, Entry, GroupOf, Held, Holdings, Instance, Location, Missing, NotAdopted, Put, SealOrder, Table,
@@ -226,6 +226,12 @@ impl Holdings {
     /// Drafts of sessions, for inventories.
     pub fn drafts(&self) -> impl Iterator<Item = (Instance, Inode)> {
         self.held.iter().filter(|(_, held)| held.draft).map(|(instance, held)| (*instance, held.inode))
+    }
+
+    /// Sessions that have withdrawn what may still come, for inventories.
+    #[must_use]
+    pub fn withdrawn_by(&self) -> BTreeSet<SessionId> {
+        self.withdrawn.iter().map(|instance| instance.session).collect()
     }
 
     /// Copies that no table names yet, for inventories.

@@ -402,6 +402,7 @@ impl World {
             tables: tables.collect(),
             drafts: holdings.drafts().map(|(instance, inode)| (instance.session, inode)).collect(),
             copies: holdings.copies().collect(),
+            withdrawn: holdings.withdrawn_by(),
         };
         self.later(1, 100, Event::Inventoried(place, Box::new(inventory)));
     }

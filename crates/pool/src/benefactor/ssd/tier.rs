@@ -41,6 +41,8 @@ struct Index {
 #[derive(Default)]
 struct Tables {
     wanted: BTreeSet<TableOf>,
+    /// Those of which the log gets a record at this moment.
+    writing: BTreeSet<TableOf>,
     /// How often one was wanted.
     asked: u64,
     /// Those of the first so many times are logged.
@@ -142,11 +144,14 @@ impl Tier {
 
     /// A table was sealed or has grown: it is to be logged. Its number, and whether the log has an earlier one of that name.
     pub(in super::super) fn sealed(&self, of: TableOf) -> (u64, bool) {
-        let is_again = lock(&self.index).tables.contains_key(&of);
-        let mut tables = lock(&self.tables);
-        let is_again = !tables.wanted.insert(of) || is_again;
-        tables.asked += 1;
-        (tables.asked, is_again)
+        let (number, is_again) = {
+            let mut tables = lock(&self.tables);
+            tables.asked += 1;
+            let is_again = !tables.wanted.insert(of) || tables.writing.contains(&of);
+            (tables.asked, is_again)
+        };
+        // After that: what was being written then is in the index before it counts as written.
+        (number, is_again || lock(&self.index).tables.contains_key(&of))
     }
 
     /// A chunk's bytes, as they are: whoever asks looks at the checksum.
@@ -280,6 +285,7 @@ impl Benefactor {
         let mut holdings = self.holdings();
         let mut tables = lock(&tier.tables);
         let wanted = std::mem::take(&mut tables.wanted);
+        tables.writing.clone_from(&wanted);
         let found = |of: TableOf| Some((of, holdings.table(of.0, of.1, of.2)?.clone()));
         let mut batch = Batch {
             tables: wanted.into_iter().filter_map(found).collect(),
@@ -364,6 +370,7 @@ impl Benefactor {
                 tables.done = tables.done.max(batch.asked);
             }
             tables.wanted.extend(again);
+            tables.writing.clear();
         }
         tier.rooms(&log);
         drop(log);
@@ -418,5 +425,122 @@ impl Tier {
             self.broken.store(true, Ordering::Relaxed);
         }
         self.batches.send_modify(|batches| *batches += 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    use bytes::Bytes;
+    use surgetank_pool_core::benefactor::holdings::{GroupOf, SealOrder};
+    use surgetank_pool_core::benefactor::{Buffers, Holdings};
+    use surgetank_pool_core::id::{BenefactorId, Incarnation, SessionId, Version};
+
+    use super::super::super::{Memory, Scrubbing};
+    use super::*;
+    use crate::chunks::{Put, Reply};
+    use crate::security::Credentials;
+    use crate::security::token::Key;
+
+    const LIFE: Incarnation = Incarnation(1);
+    const OF: TableOf = (GroupOf { inode: Inode(9), group: 0 }, Version(1), SessionId(1));
+
+    /// Bytes in memory, whose flushes say that they begin and wait until they may end.
+    struct Waits {
+        bytes: Mutex<Vec<Vec<u8>>>,
+        begins: SyncSender<()>,
+        may_end: Mutex<Receiver<()>>,
+    }
+
+    impl Disk for Waits {
+        fn segments(&self) -> u32 {
+            u32::try_from(lock(&self.bytes).len()).unwrap()
+        }
+
+        fn size(&self) -> u64 {
+            lock(&self.bytes)[0].len() as u64
+        }
+
+        fn name(&self) -> String {
+            "of a test".to_owned()
+        }
+
+        fn read(&self, segment: u32, offset: u64, into: &mut [u8]) -> io::Result<()> {
+            let from = usize::try_from(offset).unwrap();
+            into.copy_from_slice(&lock(&self.bytes)[segment as usize][from..from + into.len()]);
+            Ok(())
+        }
+
+        fn uncache(&self, _: u32, _: u64, _: u64) {}
+
+        fn write(&self, segment: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
+            let from = usize::try_from(offset).unwrap();
+            lock(&self.bytes)[segment as usize][from..from + bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        }
+
+        fn sync(&self, _: u32) -> io::Result<()> {
+            // Nobody looks at flushes before the test does, nor after it.
+            let _ = self.begins.send(());
+            let _ = lock(&self.may_end).recv();
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_sealed_while_an_earlier_one_is_written_is_waited_for() {
+        let ((begins, begun), (end, may_end)) = (sync_channel(0), sync_channel(0));
+        let bytes = Mutex::new(vec![vec![0; 8 << 20]; 8]);
+        let disk: Arc<dyn Disk> = Arc::new(Waits { bytes, begins, may_end: Mutex::new(may_end) });
+        let found = Found::read(Arc::clone(&disk)).unwrap();
+        let tier = std::thread::scope(|scope| {
+            let beginning =
+                scope.spawn(|| Tier::new(Arc::clone(&disk), &found, Owner { pool: 1, benefactor: BenefactorId(0) }));
+            while !beginning.is_finished() {
+                if begun.recv_timeout(Duration::from_millis(10)).is_ok() {
+                    end.send(()).unwrap();
+                }
+            }
+            beginning.join().unwrap().unwrap()
+        });
+        let buffers = Buffers::new(12 << 20, crate::chunks::CHUNK).unwrap();
+        let benefactor = Benefactor {
+            incarnation: LIFE,
+            of: buffers.credits(),
+            memory: Memory::new(usize::try_from(buffers.size()).unwrap()),
+            tier: Some(tier),
+            leaving: false,
+            holdings: Mutex::new(Holdings::new(LIFE, buffers, true)),
+            puts: AtomicU64::new(0),
+            damaged: AtomicU64::new(0),
+            scrubbing: Scrubbing::new(None),
+            fence: Mutex::default(),
+            credentials: Credentials::new(Key::generate().unwrap()),
+            sources: Mutex::default(),
+        };
+        let tier = benefactor.tier.as_ref().unwrap();
+        let bytes = Bytes::from(vec![7; 70_000]);
+        let instance = Instance { session: SessionId(1), number: 1 };
+        let entry = Entry { instance, length: 70_000, crc: crc32c::crc32c(&bytes) };
+        let put = Put { incarnation: LIFE, inode: Inode(9), entry, bytes };
+        assert!(matches!(benefactor.put(&put), Reply::Stored(_)));
+        let seal = |order, table| {
+            benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder(order, 0), table).unwrap();
+            tier.sealed(OF).1
+        };
+        assert!(!seal(1, Table::from([(0, entry)])), "the log has none of that name");
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| benefactor.write_batch(tier));
+            begun.recv().unwrap();
+            assert!(seal(2, Table::new()), "a power cut may leave the first one alone");
+            while !writing.is_finished() {
+                let _ = end.try_send(());
+                let _ = begun.recv_timeout(Duration::from_millis(10));
+            }
+            assert!(writing.join().unwrap().well);
+        });
+        assert!(seal(3, Table::new()), "the log has one");
+        drop((begun, end));
     }
 }

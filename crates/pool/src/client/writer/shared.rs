@@ -175,10 +175,13 @@ impl Writer {
 
     /// The file is what the store has of it.
     fn begin_with(&mut self, content: Content) {
+        if content.node.version != self.version {
+            // The warden has it dropped.
+            self.sealed.clear();
+        }
         (self.version, self.committed, self.size) = (content.node.version, content.node.size, content.node.size);
         (self.cut, self.read, self.uncommitted) = (None, None, 0);
         self.kept.clear();
-        self.sealed.clear();
         let known = std::mem::take(&mut self.groups);
         self.has(content);
         for (index, mut group) in known {

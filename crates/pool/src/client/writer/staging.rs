@@ -262,6 +262,7 @@ impl Writer {
                 Instance { session: self.inner.session, number: self.inner.instances.fetch_add(1, Ordering::Relaxed) };
             let entry = Entry { instance, length: chunk.length, crc: chunk.crc };
             let put = chunks::Put { incarnation: place.incarnation, inode: self.inode, entry, bytes: bytes.clone() };
+            self.sent.insert((place.id, instance));
             let inner = Arc::clone(&self.inner);
             self.puts.spawn(async move {
                 let ended = put_until(&inner, place, put).await;
@@ -293,6 +294,7 @@ impl Writer {
                 None => return Ok(()),
             };
             let Ok(put) = put else { continue };
+            self.sent.remove(&(put.place.id, put.instance));
             match put.ended {
                 PutEnded::Stored(room) => {
                     self.room.insert(put.place.id, room);
@@ -454,7 +456,8 @@ impl Writer {
                 }
             }
         }
-        // What is damaged there keeps its room until then.
+        // What is damaged there keeps its room until then. What another session has put is its own.
+        missing.retain(|(_, instance)| instance.session == self.inner.session);
         self.withdraw(missing);
         all
     }
@@ -503,8 +506,8 @@ impl Writer {
         stored.collect()
     }
 
-    /// These writings are named by tables now, or by nothing: they are drafts no longer. It is said until it arrives: their room is not free
-    /// before.
+    /// These writings are named by tables now, or by nothing: they are drafts no longer. It is said until it arrives, for as long as a
+    /// request waits: their room is not free before.
     pub(super) fn withdraw(&self, drafts: Vec<(BenefactorId, Instance)>) {
         let mut news: BTreeMap<BenefactorId, News> = BTreeMap::new();
         for (id, instance) in drafts {
