@@ -226,7 +226,7 @@ pub enum Reply {
     /// Done.
     Done,
     /// What is here.
-    Inventory(Inventory),
+    Inventory(Box<Inventory>),
     /// These chunks are at the target, flushed: number, bytes and checksum of each.
     Drained(Vec<(u32, u32, u32)>),
     /// The target refused them, with this reason.

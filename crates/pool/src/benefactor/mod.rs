@@ -521,7 +521,7 @@ impl Service for Benefactor {
                 self.forget(news);
                 Reply::Done
             }
-            Request::Inventory => Reply::Inventory(self.inventory()),
+            Request::Inventory => Reply::Inventory(Box::new(self.inventory())),
             Request::DrainPart(part) => apart(move || self.drain(&part)).await?,
             Request::Probe => Reply::Alive(Box::new(self.alive())),
             Request::Copy(copy) => self.copy(copy).await,

@@ -13,7 +13,7 @@ async fn ask(pool: &Pool, id: usize, request: Request) -> Reply {
 
 async fn inventory(pool: &Pool, id: usize) -> Inventory {
     match ask(pool, id, Request::Inventory).await {
-        Reply::Inventory(inventory) => inventory,
+        Reply::Inventory(inventory) => *inventory,
         other => panic!("{other:?}"),
     }
 }
