@@ -1,5 +1,7 @@
 //! A benefactor: keeps chunks in the memory and on the SSD that it lends, and writes them to the target when it is told.
 
+#[cfg(test)]
+mod fixture;
 mod memory;
 mod repair;
 mod rights;

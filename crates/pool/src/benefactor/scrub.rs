@@ -108,43 +108,21 @@ impl Benefactor {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
-
     use bytes::Bytes;
     use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, SealOrder, Table};
-    use surgetank_pool_core::benefactor::{Buffers, Holdings};
-    use surgetank_pool_core::id::{Incarnation, Inode, SessionId, Version};
+    use surgetank_pool_core::id::{Inode, SessionId, Version};
 
-    use super::super::Memory;
+    use super::super::fixture::{self, LIFE};
     use super::*;
     use crate::chunks::{Get, Put, Reply};
-    use crate::security::Credentials;
-    use crate::security::token::{Key, Ticket};
+    use crate::security::token::Ticket;
 
-    const LIFE: Incarnation = Incarnation(1);
     const OF: (GroupOf, Version, SessionId) = (GroupOf { inode: Inode(9), group: 0 }, Version(1), SessionId(1));
 
-    /// Of memory alone.
+    /// It scrubs at once.
     fn benefactor() -> Arc<Benefactor> {
-        let buffers = Buffers::new(12 << 20, crate::chunks::CHUNK).unwrap();
-        Arc::new(Benefactor {
-            incarnation: LIFE,
-            of: buffers.credits(),
-            memory: Memory::new(usize::try_from(buffers.size()).unwrap()),
-            tier: None,
-            leaving: false,
-            holdings: Mutex::new(Holdings::new(LIFE, buffers, false)),
-            puts: AtomicU64::new(0),
-            damaged: AtomicU64::new(0),
-            scrubbing: Scrubbing::new(Some(Config {
-                period: Duration::from_nanos(1),
-                quiet: Duration::ZERO,
-                ..Config::default()
-            })),
-            fence: Mutex::default(),
-            credentials: Credentials::new(Key::generate().unwrap()),
-            sources: Mutex::default(),
-        })
+        let scrub = Config { period: Duration::from_nanos(1), quiet: Duration::ZERO, ..Config::default() };
+        Arc::new(fixture::benefactor(None, Some(scrub)))
     }
 
     fn put(number: u64) -> Put {

@@ -199,13 +199,7 @@ impl Commits {
                 && (again || !transaction.writes.is_empty())
             {
                 // A refusal of what was sent before takes the receipt, so that no copy of it takes place later.
-                let receipt = Key::Receipt(once.session.0, once.number);
-                let value = match &reply {
-                    Ended::Refused(refusal) => Value::Refused(refusal.clone()),
-                    Ended::Before | Ended::Reply(_) => Value::Receipt,
-                };
-                transaction.compares.push(Compare::Absent(receipt.clone()));
-                transaction.writes.push(Write::PutLeased(receipt, value, once.lease));
+                once.take_receipt(&mut transaction, &reply);
             }
             let looked = rests_on_known.then(|| transaction.clone());
             if self.commit(transaction).await? {
@@ -224,18 +218,17 @@ impl Commits {
             if let Some(ended) = self.settled(once).await? {
                 return Ok(ended);
             }
-            let receipt = Key::Receipt(once.session.0, once.number);
-            let compares = vec![Compare::Absent(receipt.clone())];
-            let writes = vec![Write::PutLeased(receipt, Value::Refused(refusal.clone()), once.lease)];
-            if self.commit(Transaction { compares, writes }).await? {
-                return Ok(Ended::Refused(refusal));
+            let (mut transaction, refused) = (Transaction::default(), Ended::Refused(refusal.clone()));
+            once.take_receipt(&mut transaction, &refused);
+            if self.commit(transaction).await? {
+                return Ok(refused);
             }
         }
     }
 
     /// What is known of a request whose answer did not come, or whose transaction was refused.
     async fn settled(&self, once: Once) -> Result<Option<Ended>, Unavailable> {
-        let keys = [Key::Session(once.session), Key::Receipt(once.session.0, once.number)];
+        let keys = [Key::Session(once.session), once.receipt()];
         let read = self.store.read(&keys, &[]).await?;
         Ok(match &read.keys[..] {
             [_, Some(Stored { value: Value::Refused(refusal), .. })] => Some(Ended::Refused(refusal.clone())),
@@ -288,6 +281,22 @@ impl Commits {
                 Attempt::Commit(transaction, Err(refusal)) => return Ok((transaction, Ended::Refused(refusal))),
             }
         }
+    }
+}
+
+impl Once {
+    const fn receipt(self) -> Key {
+        Key::Receipt(self.session.0, self.number)
+    }
+
+    /// A transaction takes the receipt, so that no copy of the request takes place afterwards.
+    fn take_receipt(self, transaction: &mut Transaction, ended: &Ended) {
+        let value = match ended {
+            Ended::Refused(refusal) => Value::Refused(refusal.clone()),
+            Ended::Before | Ended::Reply(_) => Value::Receipt,
+        };
+        transaction.compares.push(Compare::Absent(self.receipt()));
+        transaction.writes.push(Write::PutLeased(self.receipt(), value, self.lease));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{LONG, MIB, Pool, aside, bytes, drained, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, aside, bytes, drained, free, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{self, PoolClient, Writer};
 use surgetank_pool_core::meta::FileState;
@@ -11,7 +11,7 @@ use surgetank_pool_core::meta::FileState;
 async fn is_empty(pool: &Pool, client: &PoolClient, chunks: u64) {
     until("all memory is free, and no draft is left", async || {
         let status = client.status().await.unwrap();
-        let free: u64 = status.benefactors.iter().map(|(_, credits)| credits).sum();
+        let free = free(&status);
         free == chunks && status.journal == 0 && aside(&pool.target()) == 0
     })
     .await;
@@ -164,7 +164,7 @@ fn a_byte_in_a_large_file_that_the_pool_dropped_takes_the_room_of_a_chunk() {
         content[70 * MIB] ^= 1;
         writer.write_at(70 * MIB as u64, &content[70 * MIB..=70 * MIB]).await.unwrap();
         writer.sync().await.unwrap();
-        let free: u64 = client.status().await.unwrap().benefactors.iter().map(|(_, credits)| credits).sum();
+        let free = free(&client.status().await.unwrap());
         assert!(free >= 46, "{free} of 48 chunks are free");
         same("while it is open", &read(&client, "file").await.unwrap(), &content);
         // Nothing of it need be read to cut it off.

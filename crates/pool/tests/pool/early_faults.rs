@@ -1,7 +1,7 @@
 //! Faults while open files are drained early: what somebody else does at the target, a target without room, and publishers that take over.
 
 use crate::support::disk::CutDisk;
-use crate::support::{Disk, LONG, MIB, Pool, Small, aside, bytes, drained, read, run, same, until, write};
+use crate::support::{Disk, LONG, MIB, Pool, Small, aside, bytes, drained, has_free, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::{Durability, FileState};
@@ -178,14 +178,6 @@ fn what_has_left_the_pool_has_no_room_while_its_file_is_open() {
 }
 
 /// So many chunks are free.
-async fn has_free(client: &PoolClient, chunks: u64) {
-    until("memory is free", async || {
-        let status = client.status().await.unwrap();
-        status.benefactors.iter().map(|(_, credits)| credits).sum::<u64>() == chunks
-    })
-    .await;
-}
-
 #[test]
 fn a_target_that_is_full_keeps_a_writer_waiting_and_loses_nothing() {
     run(async {

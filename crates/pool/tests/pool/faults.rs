@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, bytes, free, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::FileState;
@@ -113,7 +113,7 @@ fn benefactors_die_one_after_the_other_and_their_copies_are_made_again() {
         }
         until("nothing is left of files and copies", async || {
             let status = client.status().await.unwrap();
-            let free: u64 = status.benefactors.iter().map(|(_, credits)| credits).sum();
+            let free = free(&status);
             free == 2 * 96 && status.journal == 0
         })
         .await;
@@ -318,7 +318,7 @@ async fn hammer(seed: u64, kind: Kind) {
     }
     until("nothing is left", async || {
         let status = client.status().await.unwrap();
-        let free: u64 = status.benefactors.iter().map(|(_, credits)| credits).sum();
+        let free = free(&status);
         free == if kind == Kind::Ssd { 4 * 48 } else { 4 * 96 } && status.journal == 0
     })
     .await;

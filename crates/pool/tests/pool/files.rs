@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{LONG, MIB, Pool, aside, bytes, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, aside, bytes, free, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::FileState;
@@ -212,7 +212,7 @@ fn nothing_is_left_of_what_was_unlinked() {
 async fn is_empty(client: &PoolClient, chunks: u64) {
     until("all memory is free", async || {
         let status = client.status().await.unwrap();
-        let free: u64 = status.benefactors.iter().map(|(_, credits)| credits).sum();
+        let free = free(&status);
         free == chunks && status.files.iter().sum::<u64>() == 0 && status.journal == 0
     })
     .await;

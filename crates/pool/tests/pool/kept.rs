@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::disk::CutDisk;
-use crate::support::{Disk, LONG, MIB, Pool, bytes, drained, read, run, same, until, write};
+use crate::support::{Disk, LONG, MIB, Pool, bytes, drained, free, read, run, same, until, write};
 use bytes::Bytes;
 use surgetank_model::random::Random;
 use surgetank_pool::client::{self, Error, PoolClient, Writer};
@@ -390,11 +390,6 @@ pub fn the_last_chunk_of_a_file_of_which_little_is_kept_grows() {
     });
 }
 
-/// Chunks that the pool has room for.
-async fn free(client: &PoolClient) -> u64 {
-    client.status().await.unwrap().benefactors.iter().map(|(_, credits)| credits).sum()
-}
-
 /// A part of a file is committed without a group of which nobody but benefactors has chunks.
 #[test]
 pub fn a_group_that_is_not_committed_with_the_rest_stays_where_it_is() {
@@ -415,7 +410,7 @@ pub fn a_group_that_is_not_committed_with_the_rest_stays_where_it_is() {
         // What was withdrawn of one that found no room makes room again, a little later.
         let mut full = 0;
         while full < 3 {
-            if free(&client).await > 0 {
+            if free(&client.status().await.unwrap()) > 0 {
                 // One that comes to a benefactor without room takes none elsewhere.
                 let _ = write(&filler, &format!("filler{fillers}"), &bytes(fillers, MIB)).await;
                 (fillers, full) = (fillers + 1, 0);
@@ -426,7 +421,7 @@ pub fn a_group_that_is_not_committed_with_the_rest_stays_where_it_is() {
         }
         // One that has room, and none of the file's chunks.
         pool.start_benefactor();
-        until("it is there", async || free(&client).await > 0).await;
+        until("it is there", async || free(&client.status().await.unwrap()) > 0).await;
         let part = bytes(2, MIB);
         content[64 * MIB..65 * MIB].copy_from_slice(&part);
         writer.write_at(64 * MIB as u64, &part).await.unwrap();

@@ -2,16 +2,8 @@
 
 use std::time::Duration;
 
-use crate::support::{MIB, Pool, bytes, drained, run, until};
-use surgetank_pool::client::{Config, Error, PoolClient};
-
-async fn has_free(client: &PoolClient, chunks: u64) {
-    until("memory is free", async || {
-        let status = client.status().await.unwrap();
-        status.benefactors.iter().map(|(_, credits)| credits).sum::<u64>() == chunks
-    })
-    .await;
-}
+use crate::support::{MIB, Pool, bytes, drained, has_free, run, until};
+use surgetank_pool::client::{Config, Error};
 
 #[test]
 pub fn copies_of_what_has_left_the_pool_take_no_room_while_a_writer_waits_for_it() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{LONG, MIB, Pool, Process, aside, bytes, drained, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, Process, aside, bytes, drained, free, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient, Writer};
 use surgetank_pool_core::meta::FileState;
@@ -105,7 +105,7 @@ fn together(accounts: &[Part]) -> Vec<u8> {
 async fn is_empty(pool: &Pool, client: &PoolClient, chunks: u64) {
     until("all memory is free, and nothing is left at the target", async || {
         let status = client.status().await.unwrap();
-        let free: u64 = status.benefactors.iter().map(|(_, credits)| credits).sum();
+        let free = free(&status);
         free == chunks && status.journal == 0 && aside(&pool.target()) == 0
     })
     .await;

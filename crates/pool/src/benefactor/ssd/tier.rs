@@ -434,16 +434,12 @@ mod tests {
 
     use bytes::Bytes;
     use surgetank_pool_core::benefactor::holdings::{GroupOf, SealOrder};
-    use surgetank_pool_core::benefactor::{Buffers, Holdings};
-    use surgetank_pool_core::id::{BenefactorId, Incarnation, SessionId, Version};
+    use surgetank_pool_core::id::{BenefactorId, SessionId, Version};
 
-    use super::super::super::{Memory, Scrubbing};
+    use super::super::super::fixture::{LIFE, benefactor};
     use super::*;
     use crate::chunks::{Put, Reply};
-    use crate::security::Credentials;
-    use crate::security::token::Key;
 
-    const LIFE: Incarnation = Incarnation(1);
     const OF: TableOf = (GroupOf { inode: Inode(9), group: 0 }, Version(1), SessionId(1));
 
     /// Bytes in memory, whose flushes say that they begin and wait until they may end.
@@ -504,21 +500,7 @@ mod tests {
             }
             beginning.join().unwrap().unwrap()
         });
-        let buffers = Buffers::new(12 << 20, crate::chunks::CHUNK).unwrap();
-        let benefactor = Benefactor {
-            incarnation: LIFE,
-            of: buffers.credits(),
-            memory: Memory::new(usize::try_from(buffers.size()).unwrap()),
-            tier: Some(tier),
-            leaving: false,
-            holdings: Mutex::new(Holdings::new(LIFE, buffers, true)),
-            puts: AtomicU64::new(0),
-            damaged: AtomicU64::new(0),
-            scrubbing: Scrubbing::new(None),
-            fence: Mutex::default(),
-            credentials: Credentials::new(Key::generate().unwrap()),
-            sources: Mutex::default(),
-        };
+        let benefactor = benefactor(Some(tier), None);
         let tier = benefactor.tier.as_ref().unwrap();
         let bytes = Bytes::from(vec![7; 70_000]);
         let instance = Instance { session: SessionId(1), number: 1 };

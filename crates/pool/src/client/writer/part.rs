@@ -91,12 +91,11 @@ impl Writer {
                 Ok(false) if !planted(Bug::LeftUnseen) && self.look_again().await? => self.withdraw_restored(),
                 // What was sealed names chunks that have left the pool, which keep their room until it is sealed without them.
                 Err(Error::Refused(_, Refusal::Moved)) => drop(self.look_again().await?),
-                done => {
-                    if matches!(done, Ok(false)) {
-                        self.seal_nothing();
-                    }
-                    return done;
+                Ok(false) => {
+                    self.seal_nothing();
+                    return Ok(false);
                 }
+                done => return done,
             }
         }
     }

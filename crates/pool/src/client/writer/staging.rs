@@ -258,8 +258,7 @@ impl Writer {
             if chunk.at.contains_key(&place.id) || self.gone.contains(&place) {
                 continue;
             }
-            let instance =
-                Instance { session: self.inner.session, number: self.inner.instances.fetch_add(1, Ordering::Relaxed) };
+            let instance = Instance { session: self.inner.session, number: self.next_number() };
             let entry = Entry { instance, length: chunk.length, crc: chunk.crc };
             let put = chunks::Put { incarnation: place.incarnation, inode: self.inode, entry, bytes: bytes.clone() };
             self.sent.insert((place.id, instance));
@@ -305,8 +304,9 @@ impl Writer {
                                 self.restored.insert((put.place.id, put.instance), (put.group, put.chunk));
                             }
                             // Nobody counts on a former one.
-                            let former = chunk.at.insert(put.place.id, put.instance);
-                            self.withdraw(former.map(|former| (put.place.id, former)).into_iter().collect());
+                            if let Some(former) = chunk.at.insert(put.place.id, put.instance) {
+                                self.withdraw(vec![(put.place.id, former)]);
+                            }
                         }
                         // It has left the pool meanwhile.
                         None => self.withdraw(vec![(put.place.id, put.instance)]),
@@ -417,24 +417,17 @@ impl Writer {
     /// Has the tables of all changed groups sealed; `false`: a benefactor is gone, lacks chunks, or does not have them on its SSD
     /// yet.
     pub(super) async fn seal_all(&mut self) -> bool {
-        let (mut seals, mut sealed) = (JoinSet::new(), Vec::new());
-        let version = self.version.next();
+        let mut seals = JoinSet::new();
         for (index, group) in self.groups.iter().filter(|(_, group)| group.changed && !group.chunks.is_empty()) {
-            let of = (GroupOf { inode: self.inode, group: *index }, version, self.inner.session);
             for place in group.places() {
-                let durable = self.inner.media == Media::Ssd;
-                let (table, order) = (group.table(place.id), self.inner.instances.fetch_add(1, Ordering::Relaxed));
+                let table = group.table(place.id);
+                let seal = self.seal(*index, place, table.clone(), self.inner.media == Media::Ssd);
                 // Whether it arrives or not.
-                sealed.push(((*index, place), table.clone()));
-                let seal = Seal { incarnation: place.incarnation, of, table, order, durable };
+                self.sealed.insert((*index, place), table);
                 let (inner, index) = (Arc::clone(&self.inner), *index);
-                seals.spawn(async move {
-                    let answer = inner.ask_benefactor(place.id, chunks::Request::Seal(seal), ANSWER).await;
-                    (index, place, answer)
-                });
+                seals.spawn(async move { (index, place, inner.ask_benefactor(place.id, seal, ANSWER).await) });
             }
         }
-        self.sealed.extend(sealed);
         let (mut all, mut missing) = (true, Vec::new());
         while let Some(Ok((index, place, answer))) = seals.join_next().await {
             match answer {
@@ -465,7 +458,7 @@ impl Writer {
     /// Tables that were sealed for commits that have not taken place keep the room of what they name. Of those that name what is there no more
     /// nothing is sealed in their place, since nobody knows when they are sealed again.
     pub(super) fn seal_nothing(&mut self) {
-        let (groups, version, mut over) = (&self.groups, self.version.next(), Vec::new());
+        let (groups, mut over) = (&self.groups, Vec::new());
         self.sealed.retain(|(index, place), table| {
             let has = |(number, entry): (&u32, &Entry)| {
                 let group = groups.get(index).filter(|group| group.lies_at(*number).contains(place));
@@ -477,11 +470,19 @@ impl Writer {
             stays
         });
         for (index, place) in over.into_iter().filter(|_| !planted(Bug::SealedStays)) {
-            let of = (GroupOf { inode: self.inode, group: index }, version, self.inner.session);
-            let (table, order) = (Table::new(), self.inner.instances.fetch_add(1, Ordering::Relaxed));
-            let seal = Seal { incarnation: place.incarnation, of, table, order, durable: false };
-            self.say(place.id, chunks::Request::Seal(seal));
+            self.say(place.id, self.seal(index, place, Table::new(), false));
         }
+    }
+
+    /// A seal of the next version, after all others of the session.
+    fn seal(&self, index: u32, place: Place, table: Table, durable: bool) -> chunks::Request {
+        let of = (GroupOf { inode: self.inode, group: index }, self.version.next(), self.inner.session);
+        chunks::Request::Seal(Seal { incarnation: place.incarnation, of, table, order: self.next_number(), durable })
+    }
+
+    /// A number that nothing else of the session has, greater than all before.
+    fn next_number(&self) -> u64 {
+        self.inner.instances.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The changed groups, as a commit names them.

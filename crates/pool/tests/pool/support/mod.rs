@@ -19,7 +19,7 @@ use surgetank_pool::benefactor::ssd::{BadDirectory, Directory, Ssd};
 use surgetank_pool::benefactor::{self, Benefactor};
 use surgetank_pool::chunks::{self, Alive};
 use surgetank_pool::client::{self, PoolClient};
-use surgetank_pool::manager;
+use surgetank_pool::manager::{self, Status};
 use surgetank_pool::meta::{Embedded, MetaStore};
 use surgetank_pool::rpc::{Listener, Peer};
 use surgetank_pool::security::Credentials;
@@ -487,6 +487,15 @@ pub async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
         assert!(tokio::time::Instant::now() < end, "{what}: not within {LONG:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Chunks that all benefactors have room for.
+pub fn free(status: &Status) -> u64 {
+    status.benefactors.iter().map(|(_, credits)| credits).sum()
+}
+
+pub async fn has_free(client: &PoolClient, chunks: u64) {
+    until("memory is free", async || free(&client.status().await.unwrap()) == chunks).await;
 }
 
 /// Bytes that look like chance.

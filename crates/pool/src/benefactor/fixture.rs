@@ -1,0 +1,37 @@
+//! A benefactor that serves nobody, for tests of its parts.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+use surgetank_pool_core::benefactor::scrub::Config;
+use surgetank_pool_core::benefactor::{Buffers, Holdings};
+use surgetank_pool_core::id::Incarnation;
+
+use super::ssd::Tier;
+use super::{Benefactor, Memory, Scrubbing};
+use crate::chunks::CHUNK;
+use crate::security::Credentials;
+use crate::security::token::Key;
+
+pub(super) const LIFE: Incarnation = Incarnation(1);
+
+/// Of memory, and an SSD if there is one.
+pub(super) fn benefactor(tier: Option<Tier>, scrub: Option<Config>) -> Benefactor {
+    let buffers = Buffers::new(12 << 20, CHUNK).unwrap();
+    let (of, size) = (buffers.credits(), usize::try_from(buffers.size()).unwrap());
+    let holdings = Mutex::new(Holdings::new(LIFE, buffers, tier.is_some()));
+    Benefactor {
+        incarnation: LIFE,
+        of,
+        memory: Memory::new(size),
+        tier,
+        leaving: false,
+        holdings,
+        puts: AtomicU64::new(0),
+        damaged: AtomicU64::new(0),
+        scrubbing: Scrubbing::new(scrub),
+        fence: Mutex::default(),
+        credentials: Credentials::new(Key::generate().unwrap()),
+        sources: Mutex::default(),
+    }
+}
