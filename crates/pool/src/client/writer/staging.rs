@@ -328,11 +328,9 @@ impl Writer {
         loop {
             self.settle(0).await?;
             self.withdraw_restored();
-            if let Some(full) = self.full.take() {
+            let full = self.full.take();
+            if full.is_some() {
                 self.return_room();
-                if Instant::now() >= until {
-                    return Err(self.no_room(format!("benefactor {full} has no room until something is drained")));
-                }
                 self.commit_part().await?;
                 tokio::time::sleep(FULL).await;
             }
@@ -353,8 +351,10 @@ impl Writer {
                 return Ok(());
             }
             if Instant::now() >= until {
-                let why = format!("{} chunks have too few copies, since benefactors are gone", missing.len());
-                return Err(self.no_room(why));
+                return Err(self.no_room(match full {
+                    Some(full) => format!("benefactor {full} has no room until something is drained"),
+                    None => format!("{} chunks have too few copies, since benefactors are gone", missing.len()),
+                }));
             }
             for (index, number) in missing {
                 let bytes = self.bytes_of(index, number).await?;
