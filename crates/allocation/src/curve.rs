@@ -84,6 +84,11 @@ impl MissCurve {
         Self { points: self.points.iter().map(|(size, ratio)| (size * factor, *ratio)).collect() }
     }
 
+    /// The same with other ratios, which `of` makes of these; a larger one of a larger one, and between 0 and 1.
+    pub(crate) fn mapped(&self, of: impl Fn(f64) -> f64) -> Self {
+        Self { points: self.points.iter().map(|(size, ratio)| (*size, of(*ratio).clamp(0.0, 1.0))).collect() }
+    }
+
     /// From a measured curve, whose estimates may rise by chance: each point has the least miss ratio up to its size.
     ///
     /// # Errors

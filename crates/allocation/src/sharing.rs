@@ -447,6 +447,45 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_that_pauses_is_predicted_with_a_share_at_which_nothing_waits_and_with_one_at_which_all_does() {
+        let mut sharing = sharing(Slo::AboveFair(0.05));
+        // Where a fifth misses, hits and pauses take as long as the disk.
+        let hot = curve(&[(0, 1.0), (80, 0.2), (1000, 0.15)]);
+        let (hit, pause, busy) = (Duration::from_micros(600), Duration::from_micros(200), Duration::from_millis(4));
+        let paused = |limit: Bytes| {
+            let misses = interpolate(hot.points(), limit.get() as f64);
+            let cycle = (hit + pause).max(busy.mul_f64(misses));
+            let wait = (cycle - pause).saturating_sub(hit.mul_f64(1.0 - misses)).div_f64(misses);
+            Observed {
+                curve: Some((hot.clone(), 1e6)),
+                reads: 2000,
+                latency: Some(cycle - pause),
+                misses: Some(misses),
+                waits: (Some(hit), Some(wait)),
+                in_flight: (cycle - pause).div_duration_f64(cycle),
+                disk: Some(Disk { busy, utilization: busy.mul_f64(misses).div_duration_f64(cycle) }),
+                cached: limit,
+            }
+        };
+        // The other one has its hot spot at another size, so that this one is squeezed as far as its promise allows.
+        let other = curve(&[(0, 1.0), (160, 0.1)]);
+        for interval in 0..8 {
+            let observed = BTreeMap::from([
+                ("a".to_owned(), paused(sharing.limit("a"))),
+                ("b".to_owned(), observed(&other, sharing.limit("b"), 1.0)),
+            ]);
+            sharing.end_interval(&observed);
+            let verdict = sharing.verdict("a").unwrap();
+            let near = |a: Duration, b: Duration| (a.as_secs_f64() / b.as_secs_f64() - 1.0).abs() < 0.02;
+            assert!(near(verdict.fair, paused(mib(100)).latency.unwrap()), "interval {interval}: {verdict:?}");
+            assert!(near(verdict.expected, verdict.latency), "interval {interval}: {verdict:?}");
+            assert!(verdict.slo_met(), "interval {interval}: {verdict:?}");
+            settle(&mut sharing);
+        }
+        assert!(sharing.limit("a") < mib(82), "{}", sharing.limit("a"));
+    }
+
+    #[test]
     fn what_nobody_can_have_is_told() {
         let mut sharing = sharing(Slo::Latency(Duration::from_micros(300)));
         let scan = curve(&[(1000, 0.9)]);

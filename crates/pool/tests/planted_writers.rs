@@ -36,28 +36,12 @@ const fn finds(bug: Bug) -> Test {
     }
 }
 
-/// How the test fails with the bug awake in all its threads.
-fn shows(bug: Bug) -> Option<String> {
-    let test = std::thread::spawn(move || {
+#[test]
+fn every_planted_bug_is_found() {
+    let missed = support::planted::missed(Bug::ALL, |bug| {
         plant(Some(bug));
         support::threads_do_first(move || plant(Some(bug)));
         finds(bug)();
     });
-    let why = test.join().err()?;
-    let text = why.downcast_ref::<String>().cloned();
-    text.or_else(|| why.downcast_ref::<&str>().map(ToString::to_string)).or_else(|| Some("it fails".to_owned()))
-}
-
-#[test]
-#[allow(clippy::print_stdout, reason = "where each bug shows is the result")]
-fn every_planted_bug_is_found() {
-    let mut missed = Vec::new();
-    for bug in Bug::ALL {
-        // Some show in most runs only: what a benefactor has at which moment is chance.
-        match (0..5).find_map(|_| shows(*bug)) {
-            Some(what) => println!("{bug:?}: {what}"),
-            None => missed.push(*bug),
-        }
-    }
     assert_eq!(missed, [], "no test finds them");
 }

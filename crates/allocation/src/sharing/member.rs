@@ -7,8 +7,9 @@
 //! it may miss as much as a smaller one of the curve does. How much smaller is measured too, where the curve is steep enough to tell.
 //!
 //! What a miss waits for is the disk, and the queue before it. Whoever reads as fast as the disk gives (a loop of reads) waits the
-//! longer the more of them miss, and waits for nothing else: by Little's law N reads in flight of which a part m misses take
-//! N·m times as long as the disk is busy with one. The times of hits and misses in one interval do not show that of another share.
+//! longer the more of them miss, and waits for nothing else: by Little's law N readers of whose reads a part m misses take
+//! N·m times as long for a read and the pause after it as the disk is busy with one. The times of hits and misses in one interval do not show
+//! that of another share. A plan is made of the longer of both, whatever the share.
 
 use std::time::Duration;
 
@@ -29,6 +30,11 @@ const READS_ENOUGH: u64 = 500;
 const SATURATED: f64 = 0.8;
 /// Intervals without a read after which the accesses of one do not count any more: little is left of their weight by then.
 pub(super) const IDLE_MAX: u32 = 10;
+/// By how much more reads are in flight on average, at most, than there are readers: what was in flight when the interval began counts.
+const READERS_TOLERANCE: f64 = 0.05;
+/// Readers that count, and the pause of one as a multiple of what its reads take: beyond that no disk has a queue because of them.
+const READERS_MAX: f64 = 1e6;
+const PAUSE_MAX: f64 = 1e3;
 /// By how much a model is corrected at most.
 const CORRECTION: (f64, f64) = (0.25, 4.0);
 /// What a cache is worth, as a part of a cache of the curve: at first, at least and at most.
@@ -51,8 +57,10 @@ pub(super) struct Known {
     hit: Duration,
     /// What a miss takes without a queue before the disk, as far as that was seen.
     miss: Duration,
-    /// What a read takes if all miss and the disk is saturated; zero if the disk's limits are not known.
+    /// What a read and the pause before the next one take if all miss and the disk is saturated; zero if the disk's limits are not known.
     queue: Duration,
+    /// That pause, on average.
+    pause: Duration,
     /// What reads really take, as a part of what the curve says.
     correction: f64,
 }
@@ -60,24 +68,37 @@ pub(super) struct Known {
 impl Known {
     /// The average latency with a cache of this size.
     pub fn latency(&self, size: Bytes) -> Duration {
-        let (alone, queued) = self.uncorrected(size);
-        alone.max(queued).mul_f64(self.correction)
+        self.modelled(self.misses(size)).mul_f64(self.correction)
+    }
+
+    fn misses(&self, size: Bytes) -> f64 {
+        interpolate(self.curve.points(), size.get() as f64)
+    }
+
+    /// The average latency if this part of the reads misses, uncorrected.
+    fn modelled(&self, misses: f64) -> Duration {
+        let (alone, queued) = self.uncorrected(misses);
+        alone.max(queued)
     }
 
     /// The same without a queue before the disk, and behind one that is always there.
-    fn uncorrected(&self, size: Bytes) -> (Duration, Duration) {
-        let misses = interpolate(self.curve.points(), size.get() as f64);
-        (self.hit + self.miss.saturating_sub(self.hit).mul_f64(misses), self.queue.mul_f64(misses))
+    fn uncorrected(&self, misses: f64) -> (Duration, Duration) {
+        let alone = self.hit + self.miss.saturating_sub(self.hit).mul_f64(misses);
+        (alone, self.queue.mul_f64(misses).saturating_sub(self.pause))
     }
 
-    /// For a plan, where latencies are lines: the one that holds near the fair share, which the promise is measured by.
-    fn latencies(&self, fair: Bytes) -> Latencies {
-        let (alone, queued) = self.uncorrected(fair);
-        let (hit, miss) = if queued > alone { (Duration::ZERO, self.queue) } else { (self.hit, self.miss) };
-        let hit = hit.mul_f64(self.correction).max(Duration::from_nanos(1));
-        let miss = miss.mul_f64(self.correction);
+    /// For a plan, where what a read takes is a line over the misses: the latencies with none and with all, and a curve whose ratios say
+    /// how far between them the latency with each size is.
+    fn for_plan(&self) -> (Latencies, MissCurve) {
+        let hit = self.modelled(0.0).mul_f64(self.correction).max(Duration::from_nanos(1));
         // There is no second level; each is slower than the one before it all the same.
-        Latencies { level1: hit, level2: hit + Duration::from_nanos(1), disk: miss.max(hit + Duration::from_nanos(2)) }
+        let disk = self.modelled(1.0).mul_f64(self.correction).max(hit + Duration::from_nanos(2));
+        let latencies = Latencies { level1: hit, level2: hit + Duration::from_nanos(1), disk };
+        let part = |misses: f64| {
+            let latency = self.modelled(misses).mul_f64(self.correction);
+            latency.saturating_sub(hit).div_duration_f64(disk - hit)
+        };
+        (latencies, self.curve.mapped(part))
     }
 }
 
@@ -136,8 +157,13 @@ impl Member {
         });
         let hit = smooth(hit, former.as_ref().map(|known| known.hit));
         let miss = smooth(miss, former.as_ref().map(|known| known.miss));
-        let queue = observed.disk.map(|disk| disk.busy.mul_f64(observed.in_flight));
+        // Whoever reads waits for an answer or makes a pause: so many are there at least.
+        let readers = (observed.in_flight - READERS_TOLERANCE).ceil().max(1.0).min(READERS_MAX);
+        let queue = observed.disk.map(|disk| disk.busy.mul_f64(readers));
         let queue = smooth(queue, former.as_ref().map(|known| known.queue)).unwrap_or_default();
+        let pause = observed.latency.filter(|_| observed.in_flight > 0.0);
+        let pause = pause.map(|latency| latency.mul_f64((readers / observed.in_flight - 1.0).clamp(0.0, PAUSE_MAX)));
+        let pause = smooth(pause, former.as_ref().map(|known| known.pause)).unwrap_or_default();
         // Where nothing hit yet, or all did, the other one is all that is known.
         let (Some(hit), Some(miss)) = (hit.or(miss), miss.or(hit)) else {
             self.known = former;
@@ -148,7 +174,7 @@ impl Member {
         let worth = measured.map_or(worth, |misses| f64::midpoint(worth, self::worth(curve, limit, misses, worth)));
         let curve = curve.stretched(1.0 / worth);
         let correction = former.map_or(1.0, |known| known.correction);
-        let mut known = Known { curve, worth, sampled: *sampled, hit, miss, queue, correction };
+        let mut known = Known { curve, worth, sampled: *sampled, hit, miss, queue, pause, correction };
         if let Some(latency) = observed.latency.filter(|_| observed.reads >= READS_LEAST) {
             let fair = known.latency(fair);
             let bound = match self.sharer.slo {
@@ -161,7 +187,8 @@ impl Member {
                 Verdict { latency, expected: self.predicted.unwrap_or_else(|| known.latency(limit)), fair, bound };
             self.violations = if verdict.slo_met() { 0 } else { self.violations + 1 };
             self.verdict = Some(verdict);
-            let modelled = known.latency(limit).as_secs_f64() / known.correction;
+            // By what missed: where the curve is wrong, times are not.
+            let modelled = known.modelled(measured.unwrap_or_else(|| known.misses(limit))).as_secs_f64();
             if modelled > 0.0 && is_settled {
                 let seen = (latency.as_secs_f64() / modelled).clamp(CORRECTION.0, CORRECTION.1);
                 known.correction = known.correction * (1.0 - weight) + seen * weight;
@@ -172,7 +199,7 @@ impl Member {
 
     pub fn application(&self, name: &str, fair: Bytes) -> Option<Application> {
         let known = self.known.as_ref()?;
-        let latencies = known.latencies(fair);
+        let (latencies, curve) = known.for_plan();
         let bound_ms = self.verdict.map_or(latencies.disk, |verdict| verdict.bound).as_secs_f64() * 1e3;
         // The estimates of both shares are from one sample, and are wrong in the same direction.
         let most = match self.sharer.slo {
@@ -190,7 +217,7 @@ impl Member {
             latencies: Some(latencies),
             estimate: Estimate::Whole,
             slo: self.sharer.slo,
-            model: Model::Curve(known.curve.up_to(self.sharer.most)),
+            model: Model::Curve(curve.up_to(self.sharer.most)),
             accesses_per_s: 1.0,
             margin: margin(known.sampled as u64, latencies, bound_ms, DEVIATIONS).min(most),
             violations: self.violations,

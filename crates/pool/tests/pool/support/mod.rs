@@ -8,6 +8,7 @@ pub mod etcd;
 pub mod etcd_cluster;
 pub mod etcd_server;
 pub mod held;
+pub mod planted;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
