@@ -16,7 +16,7 @@ TIME ?= 600
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
 PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-hierarchy/planted-bugs,surgetank-mrc/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_curves --test planted_hierarchy --test planted_rental --test planted_readcache --test planted_pool --test planted_security --test planted_writers --test planted_holes
 
-.PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-simulation sim soak fuzz bench lab bench-peers bench-arrays bench-pool pool-programs cuts outages replay systemd lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-daemon test-pool test-simulation sim soak fuzz bench lab bench-peers bench-arrays bench-pool pool-programs cuts outages replay systemd lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s; ARGS=--array: volumes on burst credits; --pool: a staging pool)'
@@ -55,15 +55,23 @@ test:
 	$(CARGO) test --workspace --doc
 	$(CARGO) test --workspace --lib --bins --tests --examples --no-run
 	$(CARGO) test $(PLANTED) --no-run
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target --keep-going test-units test-simulation test-product
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target --keep-going test-pool test-daemon test-simulation test-units test-product
 
-# Side by side: tests of the product wait for volumes and timers; the simulation takes the processors that they leave, after
-# the tests whose names begin with d (the demo alone waits for longer than most others).
+# Side by side, those first that wait the longest: tests of the product wait for volumes and timers; the simulation takes the processors that
+# they leave, after the tests whose names begin with d (the demo alone waits for longer than most others).
 test-units:
 	$(CARGO) test --workspace --lib --bins --examples --no-fail-fast
 
+test-pool:
+	$(CARGO) test --workspace --test pool --test mount --no-fail-fast
+
+test-daemon:
+	$(CARGO) test --workspace --test 'in_*' --no-fail-fast
+
+# All others, by their names: packages alone would be built with other features.
 test-product:
-	$(CARGO) test --workspace --exclude surgetank-sim --exclude surgetank-readcache --exclude surgetank-pool-core --test '[!d]*' --no-fail-fast
+	$(CARGO) test --workspace --exclude surgetank-sim --exclude surgetank-readcache --exclude surgetank-pool-core \
+		--test '[!dimp]*' --test 'm[!o]*' --test model --test 'p[!o]*' --no-fail-fast
 
 test-simulation:
 	$(CARGO) test --workspace --test 'd*' --no-fail-fast
