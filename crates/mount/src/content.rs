@@ -379,14 +379,20 @@ impl Tree {
     ///
     /// A shell opens a file, gives it to a command under another number, and closes its own. Nothing has been written then, and the
     /// target need not see the empty file: that waits until the kernel releases the handle, or until the target has to see something else.
-    pub(crate) async fn flush(&self, handle: u64, owner: files::Owner) -> Result<(), Errno> {
+    /// So does a file of which one of several descriptors is closed: `is_open` says whether the process has others.
+    pub(crate) async fn flush(
+        &self,
+        handle: u64,
+        owner: files::Owner,
+        is_open: impl FnOnce() -> bool,
+    ) -> Result<(), Errno> {
         if self.files.at_target(handle).is_some() {
             return Ok(());
         }
         let handle = self.handle(handle)?;
         let has_its_locks = self.has_its_locks(&handle);
         handle.is_closing.store(true, Ordering::Release);
-        let committed = self.close_once(&handle, owner).await;
+        let committed = self.close_once(&handle, owner, is_open).await;
         let unlocked = match owner {
             Some(owner) => self.unlock_all(handle.file.inode, owner).await,
             None => Ok(()),
@@ -394,7 +400,12 @@ impl Tree {
         has_its_locks.and(committed).and(unlocked)
     }
 
-    async fn close_once(&self, handle: &Handle, owner: files::Owner) -> Result<(), Errno> {
+    async fn close_once(
+        &self,
+        handle: &Handle,
+        owner: files::Owner,
+        is_open: impl FnOnce() -> bool,
+    ) -> Result<(), Errno> {
         if !handle.writes {
             return Ok(());
         }
@@ -405,6 +416,9 @@ impl Tree {
         }
         if handle.is_of_others(owner) {
             return Ok(());
+        }
+        if is_open() {
+            return self.commit(file, &mut gate).await;
         }
         if handle.closed_by(owner) {
             gate.active -= 1;

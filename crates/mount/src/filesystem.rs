@@ -22,6 +22,7 @@ use tokio::runtime::Handle as Runtime;
 
 use crate::attributes::{STATE, kind, nanoseconds, special};
 use crate::content::Opened;
+use crate::descriptors;
 use crate::directories::{Directories, directories, dots, listed, listing};
 use crate::holes::Allocate;
 use crate::locks::Ask;
@@ -308,8 +309,12 @@ impl Filesystem for PoolFilesystem {
         });
     }
 
-    fn flush(&self, _request: &Request, _inode: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        self.answer(async move |tree| empty(reply, tree.flush(handle.0, Some(owner.0)).await));
+    fn flush(&self, request: &Request, inode: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        let process = request.pid();
+        self.answer(async move |tree| {
+            let is_open = || descriptors::have(process, inode.0);
+            empty(reply, tree.flush(handle.0, Some(owner.0), is_open).await);
+        });
     }
 
     fn release(

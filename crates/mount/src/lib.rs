@@ -5,11 +5,12 @@
 //!
 //! - [`Mount`]: mounts, waits, ends;
 //! - [`point`]: mount points as the kernel has them;
-//! - `filesystem`: the kernel's calls; `tree`: names and attributes; `content`: what files contain; `files`: what is open; `locks`:
-//!   what is locked; `numbers`: what the kernel calls them.
+//! - `filesystem`: the kernel's calls; `tree`: names and attributes; `content`: what files contain; `files`: what is open, `descriptors`:
+//!   by which programs; `locks`: what is locked; `numbers`: what the kernel calls them.
 
 mod attributes;
 mod content;
+mod descriptors;
 mod directories;
 mod errno;
 mod files;
@@ -110,7 +111,7 @@ impl Mount {
     /// [`Error`].
     pub fn start(config: &Config) -> Result<Self, Error> {
         let point = point::check(&config.point)?;
-        let target = target(&config.target)?;
+        let target = target(&config.target, &point)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name("pool")
             .enable_all()
@@ -196,13 +197,20 @@ impl Drop for Mount {
     }
 }
 
-/// The full path of a directory in which the pool can write.
-fn target(target: &Path) -> Result<PathBuf, Error> {
+/// The full path of a directory in which the pool can write, and which is not in a pool itself.
+fn target(target: &Path, point: &Path) -> Result<PathBuf, Error> {
     let shown = target.display().to_string();
     let full = std::fs::canonicalize(target)
         .map_err(|error| Error::Target(shown.clone(), format!("{error}: make it, or name another directory")))?;
     if !full.is_dir() {
         return Err(Error::Target(shown, "it is no directory: name one".to_owned()));
+    }
+    if point.starts_with(&full) {
+        let why = format!("the mount point {} lies in it: choose a mount point elsewhere", point.display());
+        return Err(Error::Target(shown, why));
+    }
+    if point::of(&full).is_some_and(|mount| point::is_pool(&mount)) {
+        return Err(Error::Target(shown, "it lies in a staging pool: name a directory of another file system".to_owned()));
     }
     if full.to_str().is_none() {
         return Err(Error::Target(shown, "its path is not UTF-8: choose another".to_owned()));
@@ -268,4 +276,22 @@ fn options(config: &Config) -> fuser::Config {
     options.n_threads = Some(2);
     options.clone_fd = true;
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_in_which_the_mount_point_lies_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        std::fs::create_dir_all(at("target/point")).unwrap();
+        std::fs::create_dir_all(at("target-2")).unwrap();
+        for point in ["target", "target/point"] {
+            let told = target(&at("target"), &at(point)).unwrap_err().to_string();
+            assert!(told.ends_with("lies in it: choose a mount point elsewhere"), "{told}");
+        }
+        assert!(target(&at("target"), &at("target-2")).is_ok());
+    }
 }

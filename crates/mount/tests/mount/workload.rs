@@ -380,6 +380,40 @@ fn a_shell_publishes_no_empty_file() {
 }
 
 #[test]
+fn a_file_that_is_open_under_another_number_is_not_closed() {
+    if !can_mount() {
+        return;
+    }
+    let pool = pool(2, 48);
+    let mounted = Mounted::new(&pool, 1);
+    let file = File::create(mounted.at("file")).unwrap();
+    let other = file.try_clone().unwrap();
+    other.write_all_at(b"half", 0).unwrap();
+    drop(other);
+    // What the shell itself writes, and what a program of it does.
+    let script = "exec 9>output; echo one >&9; sh -c 'echo two' >&9; echo three >&9; echo x > later; read wait; echo four >&9";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).current_dir(mounted.directory.path()).stdin(std::process::Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    until("the shell is so far", || mounted.at("later").exists());
+    until_drained(&mounted.at("later"));
+    for open in ["file", "output"] {
+        assert_eq!(state(&mounted.at(open)), "replicated", "{open}");
+        assert!(!pool.target().join(open).exists(), "{open} is at the target");
+    }
+    assert_eq!(fs::read(mounted.at("output")).unwrap(), b"one\ntwo\nthree\n", "others see what was closed");
+    drop(shell.stdin.take());
+    assert!(shell.wait().unwrap().success());
+    file.write_all_at(b" and half", 4).unwrap();
+    drop(file);
+    for (name, written) in [("file", &b"half and half"[..]), ("output", b"one\ntwo\nthree\nfour\n")] {
+        until_drained(&mounted.at(name));
+        assert_eq!(fs::read(pool.target().join(name)).unwrap(), written);
+    }
+    mounted.end();
+}
+
+#[test]
 fn a_handle_that_failed_stays_failed_and_the_file_goes_on() {
     if !can_mount() {
         return;
