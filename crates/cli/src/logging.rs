@@ -39,6 +39,11 @@ pub fn start(form: Form, default: Level) -> Result<(), Failure> {
     let filter = filter.from_env().map_err(|error| {
         Failure::Invalid(format!("{VARIABLE} cannot be used: {error}; write a level such as \"debug\""))
     })?;
+    // What FUSE's library warns of is no trouble: that a mount is gone already when it takes it away, and that a program waits no more.
+    let filter = match std::env::var_os(VARIABLE) {
+        None => filter.add_directive("fuser=off".parse().map_err(Failure::failed)?),
+        Some(_) => filter,
+    };
     let to = if goes_to_the_journal() { Reader::Journal } else { Reader::People };
     let started = match form {
         Form::Text => for_people(filter, io::stderr, output::colours_on_stderr(), to).try_init(),

@@ -197,6 +197,14 @@ impl Drop for Mount {
     }
 }
 
+/// Whether the mount point and the target of a mount can be used, as far as that shows without the pool.
+///
+/// # Errors
+/// [`Error::Point`], [`Error::Target`].
+pub fn check(point: &Path, of: &Path) -> Result<(), Error> {
+    target(of, &point::check(point)?).map(drop)
+}
+
 /// The full path of a directory in which the pool can write, and which is not in a pool itself.
 fn target(target: &Path, point: &Path) -> Result<PathBuf, Error> {
     let shown = target.display().to_string();
@@ -210,7 +218,10 @@ fn target(target: &Path, point: &Path) -> Result<PathBuf, Error> {
         return Err(Error::Target(shown, why));
     }
     if point::of(&full).is_some_and(|mount| point::is_pool(&mount)) {
-        return Err(Error::Target(shown, "it lies in a staging pool: name a directory of another file system".to_owned()));
+        return Err(Error::Target(
+            shown,
+            "it lies in a staging pool: name a directory of another file system".to_owned(),
+        ));
     }
     if full.to_str().is_none() {
         return Err(Error::Target(shown, "its path is not UTF-8: choose another".to_owned()));

@@ -75,6 +75,16 @@ pub enum Error {
     /// The memory is too little.
     #[error("memory of {0}: a benefactor needs at least {1}, three buffers of a chunk each: lend more")]
     Memory(Bytes, Bytes),
+    /// The memory is more than there is.
+    #[error("{benefactors} × {memory} is more than this machine has: {available} can be had, lend less")]
+    MuchMemory {
+        /// Of each benefactor.
+        memory: Bytes,
+        /// How many.
+        benefactors: u32,
+        /// What programs can have.
+        available: Bytes,
+    },
     /// The SSD is too little.
     #[error("{0}")]
     LittleSsd(String),
@@ -161,7 +171,7 @@ impl Local {
     /// # Errors
     /// [`Error`].
     pub fn start(config: &Config) -> Result<Self, Error> {
-        setup::is_enough(config.memory)?;
+        setup::check_memory(config.memory, config.benefactors)?;
         if config.ssd > Bytes::ZERO {
             Directory::is_enough(config.ssd.get()).map_err(|error| Error::LittleSsd(error.to_string()))?;
         }

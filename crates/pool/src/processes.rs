@@ -196,7 +196,7 @@ impl BenefactorProcess {
     pub fn start(config: &BenefactorConfig) -> Result<Self, Error> {
         match &config.ssd {
             Some(_) if config.memory == Bytes::ZERO => {}
-            _ => setup::is_enough(config.memory)?,
+            _ => setup::check_memory(config.memory, 1)?,
         }
         if let Some((_, Some(size))) = &config.ssd {
             Directory::is_enough(size.get()).map_err(|error| Error::LittleSsd(error.to_string()))?;

@@ -68,15 +68,42 @@ fn open(directory: &Path) -> Result<Embedded, Error> {
     })
 }
 
-/// Whether a benefactor can lend so little memory.
-pub(crate) fn is_enough(memory: Bytes) -> Result<(), Error> {
-    match Buffers::new(memory.get(), CHUNK) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(Error::Memory(memory, Bytes::new(CHUNK * BUFFERS as u64))),
+/// Whether so many benefactors on this machine can lend so much memory each.
+pub(crate) fn check_memory(memory: Bytes, benefactors: u32) -> Result<(), Error> {
+    if Buffers::new(memory.get(), CHUNK).is_err() {
+        return Err(Error::Memory(memory, Bytes::new(CHUNK * BUFFERS as u64)));
     }
+    match available() {
+        Some(available) if memory.get().saturating_mul(benefactors.into()) > available.get() => {
+            Err(Error::MuchMemory { memory, benefactors, available })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What programs of this machine can still have, by the kernel's estimate; `None`: it does not say.
+fn available() -> Option<Bytes> {
+    let about = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = about.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024).map(Bytes::new)
 }
 
 /// Why a manager or benefactor has ended.
 pub(crate) fn why(ended: Result<(), impl Display>) -> String {
     ended.err().map_or_else(|| "it has no more to serve".to_owned(), |error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_is_refused() {
+        let told = check_memory(Bytes::from_gib(1 << 20), 3).unwrap_err().to_string();
+        assert!(told.starts_with("3 × 1 PiB is more than this machine has: ") && told.ends_with("lend less"), "{told}");
+        assert!(check_memory(Bytes::new(u64::MAX), u32::MAX).is_err());
+        assert!(check_memory(Bytes::from_mib(16), 3).is_ok());
+        assert!(check_memory(Bytes::from_mib(1), 3).unwrap_err().to_string().contains("at least 3 MiB"));
+    }
 }

@@ -159,6 +159,8 @@ impl Mount {
 
     /// Starts the process that serves the mount, and waits until it does.
     fn in_background(&self) -> Result<(), Failure> {
+        // Said here, whatever becomes of what the other process says.
+        surgetank_mount::check(&self.point, &self.target).map_err(failure)?;
         let failed = |error: std::io::Error| Failure::Failed(format!("cannot start the mount's process: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(std::env::args_os().skip(1)).arg("--detached").stdin(Stdio::null()).stdout(Stdio::piped());

@@ -191,7 +191,7 @@ pub fn managers(pool: &str) -> Vec<String> {
 /// Why a pool, or a part of one, does not start.
 fn not_started(error: local::Error) -> Failure {
     match error {
-        local::Error::Memory(..) => Failure::Invalid(format!("--memory: {error}")),
+        local::Error::Memory(..) | local::Error::MuchMemory { .. } => Failure::Invalid(format!("--memory: {error}")),
         local::Error::LittleSsd(_) => Failure::Invalid(format!("--ssd: {error}")),
         local::Error::Address(_) => Failure::Invalid(format!("--listen: {error}")),
         local::Error::Certificates(_) => Failure::Invalid(format!("--certificates: {error}")),

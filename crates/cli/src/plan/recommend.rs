@@ -17,7 +17,7 @@ use super::trace::TraceArguments;
 #[command(after_help = "Examples:
   surgetank recommend cm1.toml
   surgetank recommend cm1.toml --deadline \"1240 s\"
-  surgetank recommend cm1.toml --budget \"70000000 AGBs\" --json
+  surgetank recommend cm1.toml --budget \"90000000 AGBs\" --json
   surgetank recommend cm1.toml --budget \"2.50 USD\"
   surgetank recommend --trace load.csv.xz --deadline \"10 min\" --out page
 

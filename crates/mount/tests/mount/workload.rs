@@ -391,7 +391,8 @@ fn a_file_that_is_open_under_another_number_is_not_closed() {
     other.write_all_at(b"half", 0).unwrap();
     drop(other);
     // What the shell itself writes, and what a program of it does.
-    let script = "exec 9>output; echo one >&9; sh -c 'echo two' >&9; echo three >&9; echo x > later; read wait; echo four >&9";
+    let script =
+        "exec 9>output; echo one >&9; sh -c 'echo two' >&9; echo three >&9; echo x > later; read wait; echo four >&9";
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).current_dir(mounted.directory.path()).stdin(std::process::Stdio::piped());
     let mut shell = shell.spawn().unwrap();

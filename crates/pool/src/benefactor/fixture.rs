@@ -23,7 +23,7 @@ pub(super) fn benefactor(tier: Option<Tier>, scrub: Option<Config>) -> Benefacto
     Benefactor {
         incarnation: LIFE,
         of,
-        memory: Memory::new(size),
+        memory: Memory::new(size).expect("there is memory"),
         tier,
         leaving: false,
         holdings,

@@ -1,12 +1,10 @@
 //! The memory that a benefactor lends, allocated once: bytes at the places that `pool-core` assigns.
 
 use std::cell::UnsafeCell;
+use std::collections::TryReserveError;
 
 use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::buffers::BUFFERS;
-
-/// Bytes of a page, or of a part of one: each is written once, so that the memory is there before it is promised.
-const PAGE: usize = 4096;
 
 /// Three equal buffers.
 pub(super) struct Memory {
@@ -17,19 +15,20 @@ pub(super) struct Memory {
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Three buffers of so many bytes.
-    pub(super) fn new(size: usize) -> Self {
-        let buffer = || {
-            let bytes = Box::into_raw(vec![0_u8; size].into_boxed_slice());
+    /// Three buffers of so many bytes, all of which are there when they are promised: each is written once.
+    ///
+    /// # Errors
+    /// This process cannot have as much.
+    pub(super) fn new(size: usize) -> Result<Self, TryReserveError> {
+        let buffer = || -> Result<Box<[UnsafeCell<u8>]>, TryReserveError> {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(size)?;
+            bytes.resize(size, 0_u8);
+            let bytes = Box::into_raw(bytes.into_boxed_slice());
             // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the pointer came from a box that is owned here.
-            let bytes = unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) };
-            for page in bytes.iter().step_by(PAGE) {
-                // SAFETY: the cell is this function's own.
-                unsafe { page.get().write_volatile(0) };
-            }
-            bytes
+            Ok(unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) })
         };
-        Self { buffers: [buffer(), buffer(), buffer()] }
+        Ok(Self { buffers: [buffer()?, buffer()?, buffer()?] })
     }
 
     /// Writes a piece's bytes.

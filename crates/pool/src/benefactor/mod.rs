@@ -66,6 +66,9 @@ pub enum Ended {
     /// The memory is too little.
     #[error(transparent)]
     TooSmall(#[from] TooSmall),
+    /// The memory is more than this process can have.
+    #[error("this process cannot have {0} of memory: lend less")]
+    Memory(surgetank_model::Bytes),
     /// The SSD has another benefactor's chunks.
     #[error(transparent)]
     NotOurs(#[from] NotOurs),
@@ -115,7 +118,8 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
     let serve = |error: &dyn std::fmt::Display| Ended::Serve(error.to_string());
     let lent = if config.memory == 0 && config.ssd.is_some() { STAGING } else { config.memory };
     let buffers = Buffers::new(lent, CHUNK)?;
-    let memory = Memory::new(usize::try_from(buffers.size()).map_err(|error| serve(&error))?);
+    let memory = usize::try_from(buffers.size()).ok().and_then(|size| Memory::new(size).ok());
+    let memory = memory.ok_or(Ended::Memory(surgetank_model::Bytes::new(lent)))?;
     let managers = Managers::new(&config.managers, &listener.credentials().access())?;
     let address = listener.address().map_err(|error| serve(&error))?;
     let address = advertised(address, config.advertise.as_deref())?;

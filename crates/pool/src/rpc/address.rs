@@ -18,7 +18,7 @@ pub enum BadAddress {
     #[error("`{0}` is every address of this machine: say with --advertise under which HOST:PORT others reach it")]
     Unspecified(String),
     /// It cannot be listened on.
-    #[error("cannot listen on {0}: {1}")]
+    #[error("cannot listen on {0}: {1}; name another address or port")]
     Listen(SocketAddr, String),
 }
 

@@ -56,6 +56,9 @@ impl Make {
             let shown = self.target.display();
             Failure::Invalid(format!("--target {shown}: a token has the full path of a directory, in UTF-8"))
         })?;
+        if self.valid.0.as_secs() == 0 {
+            return Err(Failure::Invalid("--valid: a token is valid for a second at least".to_owned()));
+        }
         let credentials = Credentials::read(&self.directory.join(files::KEY_FILE), None).map_err(Failure::invalid)?;
         let token = credentials.key().token(&Claims::Mount(Grant {
             // Without slashes at its end.
@@ -75,8 +78,9 @@ impl Make {
             })?,
         }
         output::note(&format!(
-            "surgetank: `surgetank pool revoke {0}` takes this token back; its number is {0}",
-            number_text(token.number())
+            "surgetank: `surgetank pool revoke {0} --token {1}` takes this token back; its number is {0}",
+            number_text(token.number()),
+            self.directory.join(files::KEY_FILE).display()
         ));
         Ok(())
     }
