@@ -86,7 +86,7 @@ fn available() -> Option<Bytes> {
     let about = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = about.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    kib.checked_mul(1024).map(Bytes::new)
+    Some(Bytes::from_mib(kib / 1024))
 }
 
 /// Why a manager or benefactor has ended.
@@ -101,7 +101,10 @@ mod tests {
     #[test]
     fn memory_that_is_not_there_is_refused() {
         let told = check_memory(Bytes::from_gib(1 << 20), 3).unwrap_err().to_string();
-        assert!(told.starts_with("3 × 1 PiB is more than this machine has: ") && told.ends_with("lend less"), "{told}");
+        assert!(
+            told.starts_with("3 × 1024 TiB is more than this machine has: ") && told.ends_with("lend less"),
+            "{told}"
+        );
         assert!(check_memory(Bytes::new(u64::MAX), u32::MAX).is_err());
         assert!(check_memory(Bytes::from_mib(16), 3).is_ok());
         assert!(check_memory(Bytes::from_mib(1), 3).unwrap_err().to_string().contains("at least 3 MiB"));

@@ -253,7 +253,7 @@ fn bad_input_gets_one_sentence() {
     let place = Place::new();
     let (target, point) = (place.text("target"), place.text("mnt"));
     fs::write(place.at("file"), "").unwrap();
-    let (file, none, pool) = (place.text("file"), place.text("none"), "pool://127.0.0.1:1");
+    let (file, none, log, pool) = (place.text("file"), place.text("none"), place.text("log"), "pool://127.0.0.1:1");
     let key = place.text("key");
     let made = surgetank_pool::security::token::Key::generate().unwrap();
     surgetank_pool::security::files::write_private(Path::new(&key), &made.to_text()).unwrap();
@@ -287,6 +287,12 @@ fn bad_input_gets_one_sentence() {
             "a benefactor needs at least 3 MiB, three buffers",
         ),
         (vec!["pool", "up", "--memory", "256", "--directory", &none], 2, "unit"),
+        (
+            vec!["pool", "up", "--memory", "900 TiB", "--directory", &none],
+            2,
+            "3 × 900 TiB is more than this machine has",
+        ),
+        (vec!["pool", "token", "--target", "/t", "--valid", "0 s"], 2, "for a second at least"),
         (vec!["pool", "up", "--listen", "0.0.0.0:0", "--directory", &none], 2, "is not a loopback address"),
         (vec!["pool", "up", "--listen", "127.0.0.1:0", "--directory", &file], 1, "name one that can be written"),
         (
@@ -306,6 +312,12 @@ fn bad_input_gets_one_sentence() {
             (vec!["mount", pool, &file, "--target", &target, "--token", &key], 2, "it is no directory"),
             (vec!["mount", pool, &point, "--target", &none, "--token", &key], 2, "make it, or name another directory"),
             (vec!["mount", pool, &point, "--target", &file, "--token", &key], 2, "it is no directory"),
+            (vec!["mount", pool, &point, "--target", &point, "--token", &key], 2, "choose a mount point elsewhere"),
+            (
+                vec!["mount", pool, &point, "--target", &none, "--log-file", &log],
+                2,
+                "make it, or name another directory",
+            ),
             (vec!["mount", pool, &point, "--target", &target, "--token", &key], 1, "no pool answers at 127.0.0.1:1"),
         ]);
     }
