@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::Bytes;
 
@@ -64,6 +65,10 @@ pub enum VolumeState {
     Detaching,
     /// Being deleted (still listed by some providers).
     Deleting,
+    /// It could not be made, or it has broken, and it is attached nowhere: it can only be deleted. EC2's `error`, GCE's `FAILED`,
+    /// Cinder's `error` and `error_*`, Azure's provisioning state `Failed`. Azure and Cinder also say so of a volume of which a
+    /// change failed: while it is attached to a machine, it is [`Attached`](Self::Attached), so that it is detached first.
+    Failed,
 }
 
 /// What a provider says of a volume.
@@ -118,21 +123,24 @@ impl Transition {
     /// # Errors
     /// `NotFound`, or `Conflict` in a state that does not allow it.
     pub fn decide(self, id: &VolumeId, state: Option<VolumeState>) -> Result<Change, ProviderError> {
-        use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching};
+        use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching, Failed};
 
         let Some(state) = state else {
             return if self == Self::Delete { Ok(Change::Identity) } else { Err(ProviderError::NotFound(id.clone())) };
         };
         let reason = match (self, state) {
-            (Self::Attach, Available) | (Self::Detach, Attaching | Attached) | (Self::Delete, Creating | Available) => {
+            (Self::Attach, Available)
+            | (Self::Detach, Attaching | Attached)
+            | (Self::Delete, Creating | Available | Failed) => {
                 return Ok(Change::Changed);
             }
             (Self::Attach, Attaching | Attached)
-            | (Self::Detach, Creating | Available | Detaching | Deleting)
+            | (Self::Detach, Creating | Available | Detaching | Deleting | Failed)
             | (Self::Delete, Deleting) => return Ok(Change::Identity),
             (Self::Attach, Creating) => "wait until it is available",
             (Self::Attach, Detaching) => "wait until it is detached",
             (Self::Attach, Deleting) => "it is being deleted",
+            (Self::Attach, Failed) => "the provider says that it has failed: delete it",
             (Self::Delete, Attaching | Attached | Detaching) => "detach it and wait until it is available",
         };
         Err(ProviderError::Conflict { id: id.clone(), state, reason: reason.to_owned() })
@@ -159,7 +167,7 @@ pub fn decide_growth(
     volume: Option<(VolumeState, Bytes)>,
     size: Bytes,
 ) -> Result<Change, ProviderError> {
-    use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching};
+    use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching, Failed};
 
     let Some((state, present)) = volume else { return Err(ProviderError::NotFound(id.clone())) };
     let reason = match state {
@@ -168,6 +176,7 @@ pub fn decide_growth(
         }
         Creating => "wait until it is available",
         Deleting => "it is being deleted",
+        Failed => "the provider says that it has failed",
     };
     Err(ProviderError::Conflict { id: id.clone(), state, reason: reason.to_owned() })
 }
@@ -181,6 +190,9 @@ pub enum Change {
     /// It was so already.
     Identity,
 }
+
+/// The least wait after the provider has had too many requests.
+pub const THROTTLED_MIN: Duration = Duration::from_secs(1);
 
 /// Why a provider did not do something.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -210,9 +222,28 @@ pub enum ProviderError {
     /// Will not pass by itself: unknown type, size out of limits, no permission.
     #[error("{0}")]
     Invalid(String),
-    /// May pass: I/O error, timeout, throttling.
+    /// The provider has had too many requests, and has not carried this one out.
+    #[error("too many requests: {text}")]
+    Throttled {
+        /// When it wants to be asked again; `None`: it did not say.
+        after: Option<Duration>,
+        /// What it said.
+        text: String,
+    },
+    /// May pass: I/O error, timeout.
     #[error("{0}")]
     Transient(String),
+}
+
+impl ProviderError {
+    /// How long to wait before the provider is asked again: `own`, unless it has had too many requests and wants longer.
+    #[must_use]
+    pub fn pause(&self, own: Duration) -> Duration {
+        match self {
+            Self::Throttled { after, .. } => own.max(after.unwrap_or(THROTTLED_MIN)).max(THROTTLED_MIN),
+            _ => own,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -232,5 +263,20 @@ mod tests {
         }
         let attached = Transition::Delete.decide(&id, Some(VolumeState::Attached));
         assert!(matches!(attached, Err(ProviderError::Conflict { state: VolumeState::Attached, .. })), "{attached:?}");
+    }
+
+    #[test]
+    fn a_failed_volume_can_only_be_deleted() {
+        let id = VolumeId("vol-1".to_owned());
+        let failed = Some(VolumeState::Failed);
+        let is_conflict = |answer: &Result<Change, ProviderError>| matches!(answer, Err(ProviderError::Conflict { state: VolumeState::Failed, reason, .. }) if !reason.is_empty());
+        let attached = Transition::Attach.decide(&id, failed);
+        assert!(is_conflict(&attached), "{attached:?}");
+        assert_eq!(Transition::Detach.decide(&id, failed), Ok(Change::Identity), "it is attached nowhere");
+        assert_eq!(Transition::Delete.decide(&id, failed), Ok(Change::Changed));
+        for size in [1, 2] {
+            let grown = decide_growth(&id, Some((VolumeState::Failed, Bytes::from_gib(1))), Bytes::from_gib(size));
+            assert!(is_conflict(&grown), "{grown:?}");
+        }
     }
 }

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use surgetank_model::random::Random;
+use surgetank_model::volume::THROTTLED_MIN;
+
+use crate::step::Refusal;
 
 /// How long to wait after refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,32 @@ impl Backoff {
         let jittered = full.mul_f64(1.0 - random.unit() / 2.0);
         jittered.max(Duration::from_millis(1))
     }
+
+    /// The wait after the `attempt`-th refusal in a row (from 1), by what the last one was.
+    #[must_use]
+    pub fn wait(&self, refusal: &Refusal, attempt: u32, random: &mut Random) -> Duration {
+        match refusal {
+            Refusal::Permanent(_) => self.permanent,
+            _ => self.wait_until_done(refusal, attempt, random),
+        }
+    }
+
+    /// The same for what costs money until it is done: it never waits for a person.
+    #[must_use]
+    pub fn wait_until_done(&self, refusal: &Refusal, attempt: u32, random: &mut Random) -> Duration {
+        throttled(self.delay(attempt, random), refusal, self.cap)
+    }
+}
+
+/// `own`, unless the provider has had too many requests and wants to be asked later than that: then as late, at most after `longest`.
+#[must_use]
+pub fn throttled(own: Duration, refusal: &Refusal, longest: Duration) -> Duration {
+    match refusal {
+        Refusal::Throttled { after, .. } => {
+            own.max(after.unwrap_or(Duration::ZERO)).max(THROTTLED_MIN).min(longest.max(own))
+        }
+        _ => own,
+    }
 }
 
 #[cfg(test)]
@@ -46,5 +75,27 @@ mod tests {
             let delay = backoff.delay(attempt, &mut random);
             assert!(delay <= full && delay >= full / 2, "{attempt}: {delay:?} of {full:?}");
         }
+    }
+
+    #[test]
+    fn a_provider_that_throttles_is_asked_when_it_says_within_a_second_and_the_cap() {
+        let (second, cap) = (Duration::from_secs(1), Duration::from_secs(300));
+        let after = |after| Refusal::Throttled { after, text: String::new() };
+        for (own, said, wait) in [
+            (second / 10, None, second),
+            (second / 10, Some(Duration::ZERO), second),
+            (second / 10, Some(second * 30), second * 30),
+            (second * 40, Some(second * 30), second * 40),
+            (second * 40, None, second * 40),
+            (second, Some(Duration::MAX), cap),
+        ] {
+            assert_eq!(throttled(own, &after(said), cap), wait, "{own:?}, {said:?}");
+        }
+        assert_eq!(throttled(second / 10, &after(Some(second * 30)), second / 5), second / 5, "the cap is the user's");
+        assert_eq!(throttled(second / 10, &Refusal::Capacity, cap), second / 10);
+        let (backoff, mut random) = (Backoff { cap, ..Backoff::default() }, Random::from_seed(7));
+        assert_eq!(backoff.wait(&after(Some(second * 90)), 1, &mut random), second * 90);
+        assert_eq!(backoff.wait_until_done(&after(Some(second * 90)), 1, &mut random), second * 90);
+        assert!(backoff.wait_until_done(&Refusal::Permanent(String::new()), 1, &mut random) <= backoff.first);
     }
 }

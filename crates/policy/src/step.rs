@@ -1,5 +1,7 @@
 //! What a controller asks of its driver (the daemon's reconciler or the simulator), and what the driver answers.
 
+use std::time::Duration;
+
 use surgetank_model::Bytes;
 
 /// Names a step from `next_step` to `complete`.
@@ -61,6 +63,15 @@ pub enum Refusal {
     Capacity,
     /// No free attachment slot on this machine.
     AttachLimit,
+    /// The provider could not make the volume, or it has broken; the text is for people.
+    Failed(String),
+    /// The provider has had too many requests, and has not carried out this one.
+    Throttled {
+        /// When it wants to be asked again; `None`: it did not say.
+        after: Option<Duration>,
+        /// What it said, for people.
+        text: String,
+    },
     /// It took longer than the driver waits; it may still happen.
     Timeout,
     /// Anything else that may pass; the text is for people.

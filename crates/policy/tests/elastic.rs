@@ -377,6 +377,52 @@ fn refusals_back_off_and_roll_back() {
     assert_eq!(rig.controller.phase(), Phase::Idle);
 }
 
+/// The provider says when it wants to be asked again, for a boost and for what is billed until it is done; at most `retry_longest`.
+#[test]
+fn a_provider_that_throttles_is_asked_again_when_it_says() {
+    let mut rig = Rig::new(|_| {}, Learned::default());
+    let longest = rig.controller.config().backoff.cap;
+    let throttled = |after| {
+        let text = "slower".to_owned();
+        StepOutcome::Refused(Refusal::Throttled { after: Some(after), text })
+    };
+    rig.traffic(30, 1);
+    for (asks, waits) in [(Duration::from_secs(90), Duration::from_secs(90)), (Duration::MAX, longest)] {
+        rig.answers(&Step::Create { size: Bytes::from_gib(10) }, throttled(asks));
+        rig.does(&Step::Delete);
+        let status = rig.controller.status();
+        assert!(status.backing_off.is_some_and(|why| why.contains("too many requests (slower)")));
+        assert_eq!(status.retry_in.unwrap().0, waits);
+        rig.now = rig.controller.next_deadline().unwrap();
+        rig.controller.tick(rig.now);
+    }
+    rig.answers(&Step::Create { size: Bytes::from_gib(10) }, throttled(Duration::ZERO));
+    rig.answers(&Step::Delete, throttled(Duration::from_secs(70)));
+    let deadline = rig.controller.next_deadline().unwrap();
+    assert_eq!(deadline - rig.now, Duration::from_secs(70));
+}
+
+/// As one for which there was no capacity: deleted, told, tried again.
+#[test]
+fn a_boost_whose_volume_could_not_be_made_backs_off_and_deletes_it() {
+    let mut rig = Rig::new(|_| {}, Learned::default());
+    rig.traffic(30, 1);
+    let failed = Refusal::Failed("the provider says that the volume a has failed".to_owned());
+    rig.answers(&Step::Create { size: Bytes::from_gib(10) }, StepOutcome::Refused(failed.clone()));
+    rig.does(&Step::Delete);
+    let status = rig.controller.status();
+    assert_eq!(status.phase, Phase::Idle);
+    assert!(status.backing_off.is_some_and(|why| why.contains("the volume a has failed")));
+    rig.now = rig.controller.next_deadline().unwrap();
+    rig.controller.tick(rig.now);
+    rig.does(&Step::Create { size: Bytes::from_gib(10) });
+    // It may show late.
+    rig.answers(&Step::Attach, StepOutcome::Refused(failed));
+    rig.does(&Step::Detach);
+    rig.does(&Step::Delete);
+    assert_eq!(rig.controller.phase(), Phase::Idle);
+}
+
 /// Who waits for a boost may look when the controller would already try again.
 #[test]
 fn the_last_refusal_is_told_until_a_boost_begins() {

@@ -197,10 +197,7 @@ impl Controller {
             }
         }
         self.growth.refusals = self.growth.refusals.saturating_add(1);
-        let pause = match refusal {
-            Refusal::Permanent(_) => self.config.backoff.permanent,
-            _ => self.config.backoff.delay(self.growth.refusals, &mut self.random),
-        };
+        let pause = self.config.backoff.wait(refusal, self.growth.refusals, &mut self.random);
         self.growth.until = Some(self.now + pause);
         self.reason = Some(text);
         self.boost();

@@ -505,14 +505,14 @@ impl Controller {
         if matches!(self.stage, Stage::Create | Stage::Attach | Stage::Adopt) {
             self.refused = Some(text.clone());
         }
-        let passing = matches!(refusal, Refusal::Timeout | Refusal::Transient(_));
+        let passing = matches!(refusal, Refusal::Timeout | Refusal::Throttled { .. } | Refusal::Transient(_));
         // Waiting for a quota is no attach.
         self.asked = self.asked.filter(|_| passing);
         match self.stage {
             Stage::Idle | Stage::Boost => {}
             // Whatever the answer was, a volume may be there or come late: delete it.
             Stage::Create => {
-                if matches!(refusal, Refusal::Quota | Refusal::Capacity) {
+                if matches!(refusal, Refusal::Quota | Refusal::Capacity | Refusal::Failed(_)) {
                     let size = self.rental.as_ref().map_or(self.next_size, |rental| rental.size);
                     self.room.lacked(self.now, size, self.config.backoff.permanent);
                 }
@@ -552,7 +552,8 @@ impl Controller {
     /// No new boost for a while.
     fn back_off(&mut self, refusal: &Refusal, text: String) {
         self.failures = self.failures.saturating_add(1);
-        self.backoff_until = Some(self.now + self.delay(refusal, self.failures));
+        let wait = self.config.backoff.wait(refusal, self.failures, &mut self.random);
+        self.backoff_until = Some(self.now + wait);
         self.reason = Some(text);
     }
 
@@ -561,18 +562,11 @@ impl Controller {
         let attempts = self.attempts;
         let delay = match self.stage {
             // These cost money for as long as they are not done: never wait as long as for a person.
-            Stage::Detach | Stage::Delete => self.config.backoff.delay(attempts, &mut self.random),
-            _ => self.delay(refusal, attempts),
+            Stage::Detach | Stage::Delete => self.config.backoff.wait_until_done(refusal, attempts, &mut self.random),
+            _ => self.config.backoff.wait(refusal, attempts, &mut self.random),
         };
         self.work = Work::Retry(self.now + delay);
         self.reason = Some(text);
-    }
-
-    fn delay(&mut self, refusal: &Refusal, attempts: u32) -> Duration {
-        match refusal {
-            Refusal::Permanent(_) => self.config.backoff.permanent,
-            _ => self.config.backoff.delay(attempts, &mut self.random),
-        }
     }
 }
 
@@ -594,6 +588,10 @@ fn refusal_text(stage: Stage, refusal: &Refusal) -> String {
         Refusal::Capacity => format!("{what} was refused: the provider has no capacity of this type now"),
         Refusal::AttachLimit => format!("{what} was refused: this machine has no free attachment slot"),
         Refusal::Timeout => format!("{what} took too long"),
+        Refusal::Failed(text) => format!("{what} failed: {text}"),
+        Refusal::Throttled { text, .. } => {
+            format!("{what} was refused: the provider has had too many requests ({text})")
+        }
         Refusal::Transient(text) => format!("{what} failed: {text}"),
         Refusal::Permanent(text) => format!("{what} failed and will not pass by itself: {text}"),
     }

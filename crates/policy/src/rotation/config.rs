@@ -296,7 +296,8 @@ pub(super) fn refused(refusal: &Refusal, delay: Duration) -> String {
             format!("no further volume can be attached to this machine: {again}; detach one, or take fewer members")
         }
         Refusal::Timeout => format!("the provider did not answer in time: {again}"),
-        Refusal::Transient(reason) => format!("{reason}: {again}"),
+        Refusal::Throttled { text, .. } => format!("the provider has had too many requests ({text}): {again}"),
+        Refusal::Failed(reason) | Refusal::Transient(reason) => format!("{reason}: {again}"),
         Refusal::Permanent(reason) => format!("{reason}, which does not pass by itself: {again}"),
     }
 }

@@ -274,10 +274,7 @@ impl Rotation {
 
     fn back_off(&mut self, now: Instant, refusal: &Refusal) {
         self.attempts = self.attempts.saturating_add(1);
-        let delay = match refusal {
-            Refusal::Permanent(_) => self.config.backoff.permanent,
-            _ => self.config.backoff.delay(self.attempts, &mut self.random),
-        };
+        let delay = self.config.backoff.wait(refusal, self.attempts, &mut self.random);
         if !planted(Bug::RotationDoesNotWait) {
             self.not_before = now + delay;
         }

@@ -545,6 +545,8 @@ fn answer(outcome: &StepOutcome) -> &'static str {
         StepOutcome::Refused(Refusal::Quota) => "quota",
         StepOutcome::Refused(Refusal::Capacity) => "capacity",
         StepOutcome::Refused(Refusal::AttachLimit) => "attach limit",
+        StepOutcome::Refused(Refusal::Throttled { .. }) => "throttled",
+        StepOutcome::Refused(Refusal::Failed(_)) => "failed volume",
         StepOutcome::Refused(Refusal::Permanent(_)) => "permanent",
     }
 }
