@@ -70,5 +70,11 @@ surgetank_model::plant_bugs! {
         WrittenBeforeRecorded,
         /// A volume of a read cache that failed is not deleted.
         FailedMemberForgotten,
+        /// A volume that the provider could not make is attached.
+        FailedIsCreated,
+        /// A volume that the provider could not make is forgotten, and not deleted.
+        FailedForgotten,
+        /// A deletion for which the provider has had too many requests is taken for done.
+        ThrottledIsDone,
     }
 }

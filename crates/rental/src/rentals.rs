@@ -9,6 +9,7 @@ use std::time::Duration;
 use surgetank_cache::Event;
 use surgetank_model::Instant;
 use surgetank_model::volume::{Tags, VolumeId};
+use surgetank_policy::backoff::throttled;
 use surgetank_policy::{Step, StepId, StepOutcome};
 
 use crate::ask::{Answer, Ask, AskId};
@@ -271,9 +272,14 @@ impl Other {
         match (discarding.deletes, self.rental.next_ended()) {
             (Some(false), Some(Ended::Step(_, StepOutcome::Done))) => step = Some(Step::Delete),
             // Not done, or a call is still under way.
-            (_, Some(_)) => {
+            (_, Some(ended)) => {
                 discarding.deletes = None;
-                discarding.next = now + discarding.pause.min(longest);
+                let pause = discarding.pause.min(longest);
+                let pause = match ended {
+                    Ended::Step(_, StepOutcome::Refused(refusal)) => throttled(pause, &refusal, longest),
+                    _ => pause,
+                };
+                discarding.next = now + pause;
                 discarding.pause = (discarding.pause * 2).min(longest);
             }
             (None, None) if discarding.next <= now && !self.rental.is_free() => step = Some(Step::Detach),

@@ -11,6 +11,7 @@
 //! - It is gone only when nothing of it is there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use surgetank_model::Bytes;
 use surgetank_model::volume::{
@@ -270,12 +271,15 @@ fn together(id: VolumeId, members: Vec<VolumeDescription>) -> Result<VolumeDescr
 
 /// Where a stripe is in its life: what has to be done next to attach it, or to delete it, is done for all members.
 fn state(members: &[VolumeDescription]) -> VolumeState {
-    use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching};
+    use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching, Failed};
 
     let has = |state: VolumeState| members.iter().any(|member| member.state == state);
     let in_machine = has(Attaching) || has(Attached);
     if has(Attached) && planted(Bug::PartlyAttachedIsAttached) {
         Attached
+    } else if has(Failed) {
+        // It is never a whole again. Whoever deletes deletes what can be, and then finds the others.
+        Failed
     } else if has(Creating) {
         Creating
     } else if has(Detaching) {
@@ -312,13 +316,21 @@ fn all<T>(answers: Vec<Result<T, ProviderError>>) -> Result<Vec<T>, ProviderErro
         ProviderError::Capacity(_) => 3,
         ProviderError::AttachLimit(_) => 4,
         ProviderError::Conflict { .. } => 5,
-        ProviderError::Transient(_) => 6,
+        ProviderError::Throttled { .. } => 6,
+        ProviderError::Transient(_) => 7,
     };
+    let asks_for = |error: &ProviderError| match error {
+        ProviderError::Throttled { after, .. } => after.unwrap_or_default(),
+        _ => Duration::ZERO,
+    };
+    // Of two that throttle, the later one is heeded.
+    let is_worse =
+        |error: &ProviderError, worst: &ProviderError| (rank(error), asks_for(worst)) < (rank(worst), asks_for(error));
     let (mut there, mut worst) = (Vec::with_capacity(answers.len()), None);
     for answer in answers {
         match answer {
             Ok(answer) => there.push(answer),
-            Err(error) if worst.as_ref().is_none_or(|worst| rank(&error) < rank(worst)) => worst = Some(error),
+            Err(error) if worst.as_ref().is_none_or(|worst| is_worse(&error, worst)) => worst = Some(error),
             Err(_) => {}
         }
     }

@@ -100,7 +100,7 @@ fn decide(volume: &VolumeDescription, owner_id: &str, known: &Known) -> Option<A
         return Some(Action::Keep { id: volume.id.clone(), device: device.cloned(), dirty_epoch: epoch.clone() });
     }
     match volume.state {
-        VolumeState::Creating | VolumeState::Available => Some(Action::Delete(volume.id.clone())),
+        VolumeState::Creating | VolumeState::Available | VolumeState::Failed => Some(Action::Delete(volume.id.clone())),
         VolumeState::Attaching | VolumeState::Attached => Some(Action::Detach(volume.id.clone())),
         VolumeState::Detaching | VolumeState::Deleting => None,
     }
@@ -136,6 +136,7 @@ mod tests {
             (VolumeState::Available, Some(Action::Delete(id.clone()))),
             (VolumeState::Creating, Some(Action::Delete(id.clone()))),
             (VolumeState::Deleting, None),
+            (VolumeState::Failed, Some(Action::Delete(id.clone()))),
         ] {
             let actions = orphans(&[volume("a", "us", state, None)], "us", &known);
             assert_eq!(actions, action.into_iter().collect::<Vec<_>>(), "{state:?}");
@@ -159,6 +160,12 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_volume_that_may_hold_data_is_kept() {
+        let actions = orphans(&[volume("a", "us", VolumeState::Failed, Some("e1"))], "us", &Known::default());
+        assert!(matches!(&*actions, [Action::Keep { .. }]), "{actions:?}");
+    }
+
+    #[test]
     fn a_create_in_flight_is_no_orphan() {
         let listed = [volume("a", "us", VolumeState::Available, None)];
         let known = Known { creating: BTreeSet::from(["data".to_owned()]), ..Known::default() };
@@ -168,8 +175,8 @@ mod tests {
     }
 
     fn any_state() -> impl Strategy<Value = VolumeState> {
-        use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching};
-        prop::sample::select(vec![Creating, Available, Attaching, Attached, Detaching, Deleting])
+        use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching, Failed};
+        prop::sample::select(vec![Creating, Available, Attaching, Attached, Detaching, Deleting, Failed])
     }
 
     fn any_volume() -> impl Strategy<Value = VolumeDescription> {

@@ -22,7 +22,7 @@ use std::time::Duration;
 use surgetank_model::random::Random;
 use surgetank_model::volume::VolumeId;
 use surgetank_model::{Bytes, Instant};
-use surgetank_policy::backoff::Backoff;
+use surgetank_policy::backoff::{Backoff, throttled};
 use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
 pub use self::ask::{Answer, Ask, Event, Found};
@@ -434,7 +434,12 @@ impl Array {
             (Doing::Counting, StepOutcome::Done) => self.set(place, Doing::Counted),
             (Doing::Retiring, StepOutcome::Done) => self.retired(place),
             (Doing::Detaching, StepOutcome::Done) => self.set(place, Doing::Held),
-            (Doing::Retiring | Doing::Detaching, _) => self.set(place, Doing::Retire(self.now + RETRY)),
+            (Doing::Retiring | Doing::Detaching, StepOutcome::Refused(refusal)) => {
+                self.set(place, Doing::Retire(self.again(&refusal)));
+            }
+            (Doing::Retiring | Doing::Detaching, StepOutcome::Cancelled) => {
+                self.set(place, Doing::Retire(self.now + RETRY));
+            }
             (Doing::Creating | Doing::Attaching | Doing::Counting, StepOutcome::Refused(refusal)) => {
                 self.refused(place, doing, &refusal);
             }
@@ -443,6 +448,11 @@ impl Array {
                 self.notices.push_back(Notice::NotDone(notice));
             }
         }
+    }
+
+    /// When what was refused is tried again.
+    fn again(&self, refusal: &Refusal) -> Instant {
+        self.now + throttled(RETRY, refusal, self.config.backoff.cap)
     }
 
     fn attached(&mut self, place: Slot) {
@@ -455,10 +465,10 @@ impl Array {
     fn refused(&mut self, place: Slot, doing: Doing, refusal: &Refusal) {
         let why = refusal_text(refusal);
         match self.goal {
-            Goal::Creating => self.creation_failed(why),
+            Goal::Creating => self.creation_refused(place, doing, refusal),
             Goal::Opening(_) => {
                 self.trouble = Some(why);
-                self.set(place, Doing::AttachLater(self.now + RETRY));
+                self.set(place, Doing::AttachLater(self.again(refusal)));
             }
             Goal::Serving => self.replacement_failed(place, doing, refusal.clone()),
             // What is there, is discarded.
@@ -515,6 +525,7 @@ pub(crate) fn refusal_text(refusal: &Refusal) -> String {
             "no more volumes can be attached to this machine: use fewer members, or detach others".to_owned()
         }
         Refusal::Timeout => "the provider took too long".to_owned(),
-        Refusal::Transient(why) | Refusal::Permanent(why) => why.clone(),
+        Refusal::Throttled { text, .. } => format!("the provider has had too many requests ({text})"),
+        Refusal::Failed(why) | Refusal::Transient(why) | Refusal::Permanent(why) => why.clone(),
     }
 }

@@ -3,6 +3,7 @@
 use surgetank_model::Instant;
 use surgetank_model::volume::VolumeId;
 use surgetank_policy::Refusal;
+use surgetank_policy::backoff::throttled;
 
 use super::{Array, Ask, Doing, Ended, Event, Found, Goal, Place, refusal_text};
 use crate::array::record::{Held, Stage, Wanted};
@@ -262,8 +263,8 @@ impl Array {
         let why = refusal_text(&refusal);
         let attempts = self.attempts.entry(slot).or_default();
         attempts.failed += 1;
-        let pause = self.config.backoff.delay(attempts.failed, &mut self.random);
-        attempts.next = self.now + pause;
+        let own = self.config.backoff.delay(attempts.failed, &mut self.random);
+        attempts.next = self.now + throttled(own, &refusal, self.config.backoff.cap);
         let name = &self.config.name;
         let notice = format!(
             "the member of slot {slot} of array {name} is not replaced yet: {why}; it serves on, and another try follows"

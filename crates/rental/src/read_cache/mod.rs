@@ -238,7 +238,7 @@ impl ReadCache {
                 self.troubles.remove(&place);
             }
             (Some(Doing::Asked), Err(why)) => {
-                self.try_later(place, why, None);
+                self.failed(place, why);
                 self.discard(place);
             }
             // It has failed already.
@@ -252,7 +252,7 @@ impl ReadCache {
         match event {
             Event::Failed { place, why } => {
                 if let Some(Doing::Serving(_) | Doing::Asked) = self.places.get(&place) {
-                    self.try_later(place, why, None);
+                    self.failed(place, why);
                     self.set(place, Doing::Leaving);
                 }
             }
@@ -412,8 +412,7 @@ impl ReadCache {
             }
             (Doing::Noting, StepOutcome::Done) => self.set(place, Doing::Ready),
             (Doing::Creating | Doing::Attaching | Doing::Noting, StepOutcome::Refused(refusal)) => {
-                let permanent = matches!(refusal, Refusal::Permanent(_)).then_some(self.config.backoff.permanent);
-                self.try_later(place, refusal_text(&refusal), permanent);
+                self.try_later(place, refusal_text(&refusal), &refusal);
                 self.discard(place);
             }
             (doing, outcome) => {
@@ -435,8 +434,13 @@ impl ReadCache {
         self.rentals.discard(self.now, place);
     }
 
+    /// The cache cannot use the volume, or can no more.
+    fn failed(&mut self, place: Slot, why: String) {
+        self.try_later(place, why.clone(), &Refusal::Transient(why));
+    }
+
     /// The next volume of a place is rented after a pause, which grows unless the last one has served for long.
-    fn try_later(&mut self, place: Slot, why: String, pause: Option<Duration>) {
+    fn try_later(&mut self, place: Slot, why: String, refusal: &Refusal) {
         if let Some(Doing::Serving(since)) = self.places.get(&place)
             && self.now.since(*since) >= self.config.backoff.cap
         {
@@ -444,8 +448,7 @@ impl ReadCache {
         }
         let attempts = self.attempts.entry(place).or_default();
         attempts.failed += 1;
-        let delay = self.config.backoff.delay(attempts.failed, &mut self.random);
-        attempts.next = self.now + pause.unwrap_or(delay);
+        attempts.next = self.now + self.config.backoff.wait(refusal, attempts.failed, &mut self.random);
         let notice = format!(
             "a volume of the read cache is not to be had or failed: {why}; the backing volume answers, and another try follows"
         );

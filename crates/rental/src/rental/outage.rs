@@ -13,8 +13,10 @@ use surgetank_model::Instant;
 use surgetank_model::units::Span;
 use surgetank_model::volume::{VolumeDescription, VolumeId, VolumeState};
 use surgetank_policy::Refusal;
+use surgetank_policy::backoff::throttled;
 
 use super::{Lane, Notice, Pause, Rental, Walk, Walked, mixed_up};
+use crate::array::refusal_text;
 use crate::ask::{Answer, Ask, AskId, Command, Opened, Opening, Presence, VolumeAsk};
 use crate::record::RentalStage;
 
@@ -140,6 +142,12 @@ impl Rental {
         self.outage.later(self.now, why, self.config.longest_pause);
     }
 
+    /// Later, and when the provider wants to be asked again.
+    fn look_when_it_may(&mut self, refusal: &Refusal) {
+        self.look_later(Some(refusal_text(refusal)));
+        self.outage.next = self.now + throttled(self.outage.pause, refusal, self.config.longest_pause);
+    }
+
     /// The volume matters no more.
     pub(super) fn end_outage(&mut self) {
         let Outage { in_use, nameless, .. } = self.outage;
@@ -212,7 +220,7 @@ impl Rental {
                 let why = "the provider is bringing it back".to_owned();
                 self.outage.later(self.now, Some(why), WAITING.0.min(self.config.longest_pause));
             }
-            Err(Pause::Refused(refusal)) => self.look_later(Some(text(refusal))),
+            Err(Pause::Refused(refusal)) => self.look_when_it_may(&refusal),
         }
         self.outage_walk = Walk::default();
     }
@@ -253,7 +261,12 @@ impl Rental {
             match described {
                 Err(Pause::Asked) => return Err(Pause::Asked),
                 Ok(None) => self.gone("the provider knows no such volume"),
-                Ok(Some(VolumeDescription { state: VolumeState::Attached, .. })) | Err(_) => self.look_later(None),
+                // Of one that has failed what can be read is read, as long as its disk is here.
+                Ok(Some(VolumeDescription { state: VolumeState::Attached | VolumeState::Failed, .. })) => {
+                    self.look_later(None);
+                }
+                Err(Pause::Refused(refusal)) => self.look_when_it_may(&refusal),
+                Err(_) => self.look_later(None),
                 Ok(Some(_)) => self.gone("the provider says that it is not attached"),
             }
         }
@@ -462,16 +475,5 @@ impl Rental {
     #[must_use]
     pub fn is_restoring(&self) -> bool {
         self.outage.trouble == Trouble::Restoring
-    }
-}
-
-/// What a refusal says.
-fn text(refusal: Refusal) -> String {
-    match refusal {
-        Refusal::Transient(text) | Refusal::Permanent(text) => text,
-        Refusal::Quota => "the provider's quota is used up".to_owned(),
-        Refusal::Capacity => "the provider has no capacity".to_owned(),
-        Refusal::AttachLimit => "this machine has no free attachment slot".to_owned(),
-        Refusal::Timeout => "the provider took too long".to_owned(),
     }
 }

@@ -19,10 +19,16 @@ pub(super) fn refused(error: ProviderError) -> Pause {
         ProviderError::Capacity(_) => Refusal::Capacity,
         ProviderError::AttachLimit(_) => Refusal::AttachLimit,
         ProviderError::Invalid(text) => Refusal::Permanent(text),
+        ProviderError::Throttled { after, text } => Refusal::Throttled { after, text },
         error @ (ProviderError::NotFound(_) | ProviderError::Conflict { .. } | ProviderError::Transient(_)) => {
             Refusal::Transient(error.to_string())
         }
     })
+}
+
+/// The provider says that a volume has failed.
+pub(super) fn failed(id: &VolumeId) -> Pause {
+    Pause::Refused(Refusal::Failed(format!("the provider says that the volume {} has failed", id.0)))
 }
 
 fn transient(text: &str) -> Pause {
@@ -74,6 +80,9 @@ impl Rental {
         let Some(id) = self.volume() else { return self.call_create(size) };
         match self.describe(&id)? {
             Some(description) if description.state == VolumeState::Creating => Err(Pause::Wait),
+            Some(description) if description.state == VolumeState::Failed && !planted(Bug::FailedIsCreated) => {
+                Err(failed(&id))
+            }
             Some(_) => self.note(|record| record.stage = RentalStage::Created).map(|()| StepOutcome::Done),
             None => Err(transient("the volume vanished while it was created")),
         }
@@ -136,7 +145,9 @@ impl Rental {
                 let size = rented.unwrap_or(description.size);
                 Ok((description, size))
             }
-            VolumeState::Available => {
+            // What has failed may be needed, and is deleted only by whoever knows that it is not.
+            VolumeState::Failed if !planted(Bug::FailedIsCreated) => Err(failed(&id)),
+            VolumeState::Available | VolumeState::Failed => {
                 self.remember_disks(&id)?;
                 self.change_state(id, Transition::Attach)?;
                 Err(Pause::WaitBriefly)

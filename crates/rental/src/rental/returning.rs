@@ -103,7 +103,17 @@ impl Rental {
         // The owner record is durable before anything is acknowledged from a cache, and cleared after CLEAN is durable.
         self.owner_is_backing()?;
         let Some(id) = self.volume() else { return Ok(()) };
-        if !formatting && !self.record_names_its_end()? && self.describe(&id)?.is_some() {
+        if !formatting
+            && !self.record_names_its_end()?
+            && let Some(description) = self.describe(&id)?
+        {
+            if description.state == VolumeState::Failed {
+                let why = format!(
+                    "the provider says that the volume {} has failed, and whether it holds data that is needed cannot be told",
+                    id.0
+                );
+                return Err(self.keep(why, &description, Refusal::Permanent));
+            }
             // Attached without forgetting how far the rental is.
             let stage = self.stage().unwrap_or(RentalStage::Adopted);
             let (description, _) = self.bring_in(stage)?;
@@ -163,6 +173,9 @@ impl Rental {
             VolumeState::Available => {
                 ("no record of this daemon speaks of that attachment".to_owned(), Refusal::Permanent)
             }
+            VolumeState::Failed => {
+                ("the provider says that it has failed, so it cannot be read".to_owned(), Refusal::Permanent)
+            }
             VolumeState::Creating | VolumeState::Detaching | VolumeState::Deleting => return Ok(()),
         };
         let why = format!(
@@ -202,7 +215,9 @@ impl Rental {
                 Err(Pause::WaitBriefly)
             }
             VolumeState::Detaching => Err(Pause::Wait),
-            VolumeState::Creating | VolumeState::Available | VolumeState::Deleting => Ok(StepOutcome::Done),
+            VolumeState::Creating | VolumeState::Available | VolumeState::Deleting | VolumeState::Failed => {
+                Ok(StepOutcome::Done)
+            }
         }
     }
 
@@ -226,13 +241,18 @@ impl Rental {
             }
             VolumeState::Detaching => Err(Pause::Wait),
             VolumeState::Deleting => self.gone_or_twin(),
-            VolumeState::Creating | VolumeState::Available => {
+            VolumeState::Failed if planted(Bug::FailedForgotten) => self.forget(),
+            VolumeState::Creating | VolumeState::Available | VolumeState::Failed => {
                 self.note(|record| record.stage = RentalStage::Deleting)?;
                 let deleted = self.change_state(id, Transition::Delete);
                 if deleted == Err(Pause::Asked) {
                     return Err(Pause::Asked);
                 }
-                if planted(Bug::AskedIsDeleted) || deleted.is_err() && planted(Bug::FailedDeleteIsDone) {
+                let throttled = matches!(deleted, Err(Pause::Refused(Refusal::Throttled { .. })));
+                if planted(Bug::AskedIsDeleted)
+                    || deleted.is_err() && planted(Bug::FailedDeleteIsDone)
+                    || throttled && planted(Bug::ThrottledIsDone)
+                {
                     return self.forget();
                 }
                 deleted?;
