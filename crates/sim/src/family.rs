@@ -8,7 +8,7 @@ use surgetank_model::random::Random;
 use crate::disk::Outliers;
 use crate::scenario::{
     BadRange, Crash, CrashKind, CrashScenario, Latent, Mapped, Outage, Stop, Stuck, Style, Trigger, Trouble, Victim,
-    division,
+    cloud_faults, division,
 };
 
 /// What the runs of a campaign have in common.
@@ -144,6 +144,15 @@ impl Family {
     /// The scenario of a seed.
     #[must_use]
     pub fn scenario(self, seed: u64) -> CrashScenario {
+        let scenario = self.without_cloud_faults(seed);
+        let is_faulty = scenario.provider_faults.is_some() && self != Self::FlushesInSwitches;
+        let cloud_faults = if is_faulty { cloud_faults(seed) } else { 0.0 };
+        CrashScenario { cloud_faults, ..scenario }
+    }
+
+    /// The same, of a provider that neither throttles nor fails to make a volume: runs that are known from before are these.
+    #[must_use]
+    pub fn without_cloud_faults(self, seed: u64) -> CrashScenario {
         let mut random = Random::from_seed(seed ^ 0x00fa_3117);
         let base = if random.below(3) == 0 { CrashScenario::overwriting(seed) } else { CrashScenario::short(seed) };
         let event = random.below(400) as u32;
@@ -526,7 +535,7 @@ fn striped(seed: u64, random: &mut Random) -> CrashScenario {
         _ => Family::Provider,
     };
     let volumes = [2, 4, 8][random.below(3) as usize];
-    let scenario = base.scenario(seed);
+    let scenario = base.without_cloud_faults(seed);
     // In half of the runs as many calls of stripes go wrong as with one volume; else as many of each member.
     let parts = f64::from(if random.below(2) == 0 { volumes } else { 1 });
     let provider_faults = scenario.provider_faults.map(|faults| 1.0 - (1.0 - faults).powf(1.0 / parts));

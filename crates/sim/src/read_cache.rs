@@ -21,6 +21,7 @@ use surgetank_rental::sweep::{Action, Known, orphans};
 use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, Call, RentalRecord, Slot};
 
 use crate::disk::Disk;
+use crate::scenario::cloud_faults;
 use crate::world::cloud::Cloud;
 
 const OWNER: &str = "us";
@@ -50,6 +51,8 @@ pub struct Scenario {
     pub crashes: Vec<u64>,
     /// Share of the calls that go wrong, and of the writes of records.
     pub faults: f64,
+    /// Probability that a call is throttled, and that a volume cannot be made, while there are faults.
+    pub cloud_faults: f64,
     /// Members fail, and the device comes and goes, while there are faults.
     pub troubles: bool,
 }
@@ -66,6 +69,7 @@ impl Scenario {
             members: (members, then),
             crashes: (0..random.below(7)).map(|_| random.below(60)).collect(),
             faults: [0.0, 0.02, 0.08, 0.25][random.below(4) as usize],
+            cloud_faults: cloud_faults(seed),
             troubles: random.below(4) > 0,
         }
     }
@@ -94,6 +98,10 @@ pub struct Report {
     pub crashes: u64,
     /// Calls and writes that went wrong.
     pub faults: u64,
+    /// Calls that were throttled.
+    pub throttled: u64,
+    /// Volumes that could not be made.
+    pub failed_volumes: u64,
     /// Volumes that the cache was given.
     pub added: u64,
     /// Of those, ones that it had before a restart.
@@ -109,6 +117,8 @@ impl AddAssign<&Self> for Report {
         self.asks += other.asks;
         self.crashes += other.crashes;
         self.faults += other.faults;
+        self.throttled += other.throttled;
+        self.failed_volumes += other.failed_volumes;
         self.added += other.added;
         self.adopted += other.adopted;
         self.failed += other.failed;
@@ -194,7 +204,7 @@ impl<'a> World<'a> {
             life: ReadCache::new(config(scenario.seed, scenario.members.0), Instant::ZERO, Vec::new()),
             members: scenario.members.0,
             durable: BTreeMap::new(),
-            cloud: Cloud::default(),
+            cloud: Cloud::new(scenario.seed, scenario.cloud_faults),
             written: BTreeSet::new(),
             open: BTreeMap::new(),
             given: BTreeMap::new(),
@@ -409,6 +419,10 @@ impl<'a> World<'a> {
         if let Some(place) = self.calls.iter().position(|other| other == call) {
             self.calls.remove(place);
         }
+        if self.faulty() && self.cloud.throttles() {
+            self.report.throttled += 1;
+            return Ok(call.failed(self.cloud.too_many()));
+        }
         if !self.fault() {
             return self.carry_out(call);
         }
@@ -427,7 +441,9 @@ impl<'a> World<'a> {
 
     fn carry_out(&mut self, call: &Call) -> Step<Answered> {
         let (now, faulty) = (self.now, self.faulty());
-        self.cloud.carry_out(now, call, &mut self.random, faulty)
+        let answer = self.cloud.carry_out(now, call, &mut self.random, faulty);
+        self.report.failed_volumes = u64::from(self.cloud.failed);
+        answer
     }
 
     fn trouble(&mut self) {

@@ -14,6 +14,12 @@ pub fn division(size: u64) -> Option<Geometry> {
     Geometry::divide(size, Layout::default(), matches!(size / u64::from(BLOCK) % 4, 1 | 2))
 }
 
+/// How often the provider throttles, and cannot make a volume, in the run of a seed. Half of the runs are as they were before there
+/// were these faults.
+pub(crate) fn cloud_faults(seed: u64) -> f64 {
+    [0.0, 0.0, 0.05, 0.25][Random::from_seed(seed ^ 0xc10d_5eed).below(4) as usize]
+}
+
 /// How a run is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashKind {
@@ -257,6 +263,8 @@ pub struct CrashScenario {
     pub cache_growths: Vec<(u32, u32)>,
     /// The production controller steers the boosts, and this is the probability that a call of the provider goes wrong.
     pub provider_faults: Option<f64>,
+    /// Probability that a call of the provider is throttled, and that it cannot make a volume; with `provider_faults` alone.
+    pub cloud_faults: f64,
     /// A caching volume is a stripe over so many volumes of the provider; with `provider_faults` alone.
     pub volumes: u32,
     /// The kernel maps the device, as the production code decides; with `provider_faults` alone.
@@ -337,6 +345,7 @@ impl CrashScenario {
             growths: Vec::new(),
             cache_growths: Vec::new(),
             provider_faults: None,
+            cloud_faults: 0.0,
             volumes: 1,
             mapped: None,
             announce: false,

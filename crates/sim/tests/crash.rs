@@ -126,6 +126,7 @@ fn random_crashes_amid_faults_of_the_provider() {
     assert_split(&report);
     assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
     assert!(report.finishes > 0, "no budget ever asked a drain to be finished: {report:?}");
+    assert!(report.throttled > 1000 && report.failed_volumes > 500, "the provider is too kind: {report:?}");
 }
 
 /// No volume of a stripe is left, and none is deleted while the stripe may hold the only copy, whatever happens to a part.
@@ -133,6 +134,7 @@ fn random_crashes_amid_faults_of_the_provider() {
 fn crashes_of_striped_caching_volumes() {
     let report = campaign("crashes_of_striped_caching_volumes", Family::Striped, 600);
     assert!(report.rentals > 2000 && report.provider_faults > 3000, "too few life cycles: {report:?}");
+    assert!(report.throttled > 500 && report.failed_volumes > 200, "the provider is too kind: {report:?}");
     assert!(report.recoveries > 60 && report.grown_volumes > 50, "the runs do not do enough: {report:?}");
 }
 
@@ -236,6 +238,8 @@ fn announced_bursts_amid_faults_of_the_provider() {
 #[test]
 fn runs_that_once_failed() {
     for (family, seed) in RUNS {
-        check(&family.scenario(seed), &format!("the campaign of {} with SURGETANK_SEED={seed}", family.name()));
+        let again = format!("the campaign of {} with SURGETANK_SEED={seed}", family.name());
+        check(&family.without_cloud_faults(seed), &again);
+        check(&family.scenario(seed), &again);
     }
 }

@@ -56,7 +56,14 @@ fn the_map_follows_every_boost_and_goes_straight_again() {
         let scenario = Family::Mapped.scenario(seed);
         let mapped = scenario.mapped.map(|mapped| surgetank_sim::Mapped { faults: 0.0, ..mapped });
         let trouble = Some(Trouble { until_event: 600, ..Trouble::NONE });
-        let calm = CrashScenario { crashes: Vec::new(), provider_faults: Some(0.0), mapped, trouble, ..scenario };
+        let calm = CrashScenario {
+            crashes: Vec::new(),
+            provider_faults: Some(0.0),
+            cloud_faults: 0.0,
+            mapped,
+            trouble,
+            ..scenario
+        };
         let report = check(&calm, AGAIN);
         assert_eq!(report.switches_in, report.switches_out, "seed {seed}");
         assert!(report.adoptions == report.releases && report.switches_in <= report.adoptions + report.rentals);

@@ -35,6 +35,7 @@ fn crashes_of_the_life_of_a_read_caches_volumes() {
     if runs > 1 {
         assert!(total.crashes > runs && total.faults > runs && total.failed > runs, "too little went wrong: {total:?}");
         assert!(total.adopted > 500 && total.swept > 50, "too little was taken up: {total:?}");
+        assert!(total.throttled > 1000 && total.failed_volumes > 500, "the provider is too kind: {total:?}");
     }
 }
 
@@ -43,8 +44,14 @@ fn crashes_of_the_life_of_a_read_caches_volumes() {
 fn a_crash_at_every_ask_of_a_read_caches_volumes() {
     for run in 0..4 {
         let members = (1 + run % 3) as u32;
-        let scenario =
-            |crashes| Scenario { seed: run, members: (members, members), crashes, faults: 0.0, troubles: false };
+        let scenario = |crashes| Scenario {
+            seed: run,
+            members: (members, members),
+            crashes,
+            faults: 0.0,
+            cloud_faults: 0.0,
+            troubles: false,
+        };
         let asks = check(&scenario(Vec::new()), "a_crash_at_every_ask_of_a_read_caches_volumes").asks;
         for ask in 0..asks {
             check(&scenario(vec![ask]), "a_crash_at_every_ask_of_a_read_caches_volumes");

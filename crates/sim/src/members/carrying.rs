@@ -95,6 +95,10 @@ impl World<'_> {
         if let Some(place) = self.calls.iter().position(|other| other == call) {
             self.calls.remove(place);
         }
+        if self.faulty() && self.cloud.throttles() {
+            self.report.throttled += 1;
+            return Ok(call.failed(self.cloud.too_many()));
+        }
         if !self.fault() {
             return self.carry_out(call);
         }
@@ -120,7 +124,9 @@ impl World<'_> {
             return Err(format!("{transition:?} of the volume {}, which counts", id.0));
         }
         let (now, faulty) = (self.now, self.faulty());
-        self.cloud.carry_out(now, call, &mut self.random, faulty)
+        let answer = self.cloud.carry_out(now, call, &mut self.random, faulty);
+        self.report.failed_volumes = u64::from(self.cloud.failed);
+        answer
     }
 
     fn open(&mut self, id: AskId, description: &VolumeDescription, opening: &Opening) -> Step<Answered> {

@@ -15,6 +15,8 @@ use surgetank_model::random::Random;
 
 pub use world::{Failure, Report, run};
 
+use crate::scenario::cloud_faults;
+
 /// What the runs of a campaign have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -40,6 +42,8 @@ pub struct Scenario {
     pub crashes: Vec<u64>,
     /// Share of the calls that go wrong, and of the writes of the record.
     pub faults: f64,
+    /// Probability that a call is throttled, and that a volume cannot be made, while there are faults.
+    pub cloud_faults: f64,
     /// Replaced members are kept for a while.
     pub holds: bool,
     /// Once its members have been replaced, the array is deleted with the next crash still to come.
@@ -73,6 +77,7 @@ impl Family {
                     replacements: vec![random.below(u64::from(members)) as u32],
                     crashes: vec![ask],
                     faults: 0.0,
+                    cloud_faults: 0.0,
                     holds: run % 5 == 4,
                     deletes_early: run % 4 == 3,
                 }
@@ -87,6 +92,7 @@ impl Family {
                     replacements,
                     crashes: (0..2 + random.below(7)).map(|_| random.below(110)).collect(),
                     faults: [0.0, 0.02, 0.08, 0.25][random.below(4) as usize],
+                    cloud_faults: cloud_faults(seed),
                     holds: random.below(4) == 0,
                     deletes_early: random.below(4) == 0,
                 }

@@ -66,6 +66,10 @@ pub struct Report {
     pub crashes_in_replacements: u64,
     /// Calls and writes that went wrong.
     pub faults: u64,
+    /// Calls that were throttled.
+    pub throttled: u64,
+    /// Volumes that could not be made.
+    pub failed_volumes: u64,
     /// Creations that failed or were cut short.
     pub undone: u64,
     /// Members replaced.
@@ -84,6 +88,8 @@ impl AddAssign<&Self> for Report {
         self.crashes += other.crashes;
         self.crashes_in_replacements += other.crashes_in_replacements;
         self.faults += other.faults;
+        self.throttled += other.throttled;
+        self.failed_volumes += other.failed_volumes;
         self.undone += other.undone;
         self.replaced += other.replaced;
         self.resumed += other.resumed;
@@ -205,7 +211,7 @@ impl<'a> World<'a> {
             queue: EventQueue::default(),
             life: Array::new(config(scenario), Instant::ZERO, None),
             durable: None,
-            cloud: Cloud::default(),
+            cloud: Cloud::new(scenario.seed, scenario.cloud_faults),
             media: Media::default(),
             open: BTreeMap::new(),
             given: BTreeMap::new(),
@@ -225,7 +231,7 @@ impl<'a> World<'a> {
     }
 
     pub(super) fn faulty(&self) -> bool {
-        self.scenario.faults > 0.0 && self.now < Instant::ZERO + FAULTS
+        self.scenario.faults + self.scenario.cloud_faults > 0.0 && self.now < Instant::ZERO + FAULTS
     }
 
     pub(super) fn fault(&mut self) -> bool {

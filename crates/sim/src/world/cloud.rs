@@ -42,16 +42,42 @@ pub(crate) struct Volume {
 }
 
 /// All volumes, whoever rented them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Cloud {
     volumes: BTreeMap<VolumeId, Volume>,
     made: u64,
+    /// Probability that a call is throttled, and that a volume cannot be made, while faults last.
+    faults: f64,
+    /// Of these faults alone: seeds from before them keep what else is drawn.
+    random: Random,
+    /// Calls that were throttled.
+    pub(crate) throttled: u32,
+    /// Volumes that could not be made.
+    pub(crate) failed: u32,
 }
 
 /// A call that would lose data.
 pub(crate) type Carried = Result<Answer, String>;
 
 impl Cloud {
+    pub(crate) fn new(seed: u64, faults: f64) -> Self {
+        let random = Random::from_seed(seed ^ 0xc10d_fa11);
+        Self { volumes: BTreeMap::new(), made: 0, faults, random, throttled: 0, failed: 0 }
+    }
+
+    /// Whether there are too many calls for another one.
+    pub(crate) fn throttles(&mut self) -> bool {
+        let throttles = self.faults > 0.0 && self.random.chance(self.faults);
+        self.throttled += u32::from(throttles);
+        throttles
+    }
+
+    /// What a call is answered then.
+    pub(crate) fn too_many(&mut self) -> ProviderError {
+        let after = [None, Some(0), Some(20), Some(1400)][self.random.below(4) as usize];
+        ProviderError::Throttled { after: after.map(Duration::from_millis), text: "slower".to_owned() }
+    }
+
     /// Volumes that are billed.
     pub(crate) fn is_empty(&self) -> bool {
         self.volumes.is_empty()
@@ -209,6 +235,11 @@ impl Cloud {
             Call::List { key, value } => Answer::Listed(Ok(self.list(now, key, value, faulty))),
             Call::ChangeState(id, transition) => {
                 let changed = transition.decide(id, self.volumes.get(id).map(|volume| volume.state));
+                if *transition == Transition::Attach
+                    && matches!(changed, Err(ProviderError::Conflict { state: VolumeState::Failed, .. }))
+                {
+                    return Err(format!("the volume {} has failed and is to be attached", id.0));
+                }
                 let is_open = self.volume(id).is_some_and(|first| first.disk.is_none());
                 if changed == Ok(Change::Changed) && *transition == Transition::Detach && is_open {
                     return Err("a volume is detached that is open".to_owned());
@@ -245,6 +276,9 @@ impl Cloud {
         let ready = now + Duration::from_nanos(random.below(CHANGE_MAX.as_nanos() as u64));
         let lag =
             if faulty { Duration::from_nanos(random.below(LISTING_LAG.as_nanos() as u64)) } else { Duration::ZERO };
+        let fails = faulty && self.faults > 0.0 && self.random.chance(self.faults);
+        self.failed += u32::from(fails);
+        let made = if fails { VolumeState::Failed } else { VolumeState::Available };
         let place = Place::of(&request.tags);
         let shares = place.as_ref().is_some_and(|place| place.index > 0);
         let whole = request.size.get() * place.map_or(1, |place| u64::from(place.of));
@@ -256,7 +290,7 @@ impl Cloud {
             state: VolumeState::Creating,
             tags: request.tags.clone(),
             grows: None,
-            becomes: Some((ready, Some(VolumeState::Available))),
+            becomes: Some((ready, Some(made))),
             listed_at: now + lag,
             appears_at: now,
         };

@@ -279,9 +279,7 @@ impl<'a> World<'a> {
             growths: scenario.growths.iter().copied().collect(),
             growing: growing::Growing::new(scenario),
             cache_size: scenario.cache_size,
-            renting: scenario
-                .provider_faults
-                .map(|faults| Renting::new(scenario.seed, size, scenario.patience, faults)),
+            renting: scenario.provider_faults.map(|faults| Renting::new(scenario, size, faults)),
             mapped: scenario.mapped.map(|_| Mapped::new()),
             now: Instant::ZERO,
             queue: EventQueue::default(),

@@ -1,8 +1,8 @@
 //! The production controller and the production rental steer the boosts, over a provider that lies.
 //!
-//! Fault model: a call is refused (quota, capacity, attachment slots, for a while, for good), is answered late or twice, fails
-//! and is carried out all the same, at once or later, also after a crash; listings lag behind; tags fail; disks are slow to
-//! appear; a superblock cannot be read; the state directory cannot be written, and then holds the old record or the new one.
+//! Fault model: a call is refused (quota, capacity, attachment slots, for a while, for good), is throttled, is answered late or
+//! twice, fails and is carried out all the same, at once or later, also after a crash; volumes cannot be made; listings lag behind;
+//! tags fail; disks are slow to appear; a superblock cannot be read; the state directory cannot be written, and then holds the old record or the new one.
 //! Users discard what is on a volume that is kept for want of a proof. Copies of the machine sweep, and
 //! delete what their records say that they have rented.
 
@@ -28,7 +28,7 @@ use surgetank_rental::sweep::Action;
 use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter, RentalRecord, Rentals, Slot};
 
 use crate::disk::Disk;
-use crate::scenario::Trigger;
+use crate::scenario::{CrashScenario, Trigger};
 use crate::world::cloud::Cloud;
 use crate::world::{SimEvent, Step, World};
 use users::Users;
@@ -61,6 +61,8 @@ enum Fate {
     Done { twice: bool },
     /// It is refused.
     Refused,
+    /// The provider has had too many.
+    Throttled,
     /// It is carried out, and answered with an error.
     Lost,
     /// It is answered with an error, and carried out later.
@@ -197,12 +199,12 @@ impl Process {
 }
 
 impl Renting {
-    pub(super) fn new(seed: u64, size: u64, patience: Duration, faults: f64) -> Self {
-        let owner = OwnerRecord::default();
+    pub(super) fn new(scenario: &CrashScenario, size: u64, faults: f64) -> Self {
+        let (seed, owner) = (scenario.seed, OwnerRecord::default());
         Self {
-            process: Process::new(Instant::ZERO, seed, size, patience, Vec::new(), &owner),
+            process: Process::new(Instant::ZERO, seed, size, scenario.patience, Vec::new(), &owner),
             faults,
-            cloud: Cloud::default(),
+            cloud: Cloud::new(seed, scenario.cloud_faults),
             journal: BTreeMap::new(),
             owner,
             in_use: None,

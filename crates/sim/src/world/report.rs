@@ -73,6 +73,10 @@ pub struct Report {
     pub growths_taken_up: u32,
     /// Calls of the provider that went wrong.
     pub provider_faults: u32,
+    /// Calls that were throttled.
+    pub throttled: u32,
+    /// Volumes that the provider could not make.
+    pub failed_volumes: u32,
     /// Caching volumes that the controller rented and deleted.
     pub rentals: u32,
     /// Switches of the map to the daemon.
@@ -103,8 +107,9 @@ impl Report {
     pub fn points(&self) -> u64 {
         let crashes = u64::from(self.power_cuts) + u64::from(self.daemon_crashes) + u64::from(self.stops);
         let volumes = [self.outages, self.latent, self.stuck, self.rotten, self.forgotten, self.vanished];
-        let others = [self.owner_failures, self.provider_faults, self.switch_failures];
-        crashes + volumes.iter().chain(&others).map(|&count| u64::from(count)).sum::<u64>()
+        let provider = [self.provider_faults, self.throttled, self.failed_volumes];
+        let others = [self.owner_failures, self.switch_failures];
+        crashes + volumes.iter().chain(&provider).chain(&others).map(|&count| u64::from(count)).sum::<u64>()
     }
 }
 
@@ -145,6 +150,8 @@ impl AddAssign<&Report> for Report {
         self.growths_taken_up += other.growths_taken_up;
         self.grown_volumes += other.grown_volumes;
         self.provider_faults += other.provider_faults;
+        self.throttled += other.throttled;
+        self.failed_volumes += other.failed_volumes;
         self.rentals += other.rentals;
         self.switches_in += other.switches_in;
         self.switches_out += other.switches_out;

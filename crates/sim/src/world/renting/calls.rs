@@ -5,7 +5,7 @@ use surgetank_model::volume::{ProviderError, Transition, VolumeId};
 use surgetank_rental::stripe;
 use surgetank_rental::{Answer, AskId, Call, Slot};
 
-use super::{ANSWER_MAX, Fate, LATE_MAX, stripes};
+use super::{ANSWER_MAX, Fate, LATE_MAX, Renting, stripes};
 use crate::world::{SimEvent, Step, World};
 
 /// Whether a volume is another one, or a part of it.
@@ -65,7 +65,11 @@ impl World<'_> {
     }
 
     fn call_member(&mut self, id: (AskId, usize), call: Call) {
-        let fate = if !self.fault() {
+        let throttles = |renting: &mut Renting| renting.cloud.throttles();
+        let fate = if self.faulty && self.renting.as_mut().is_some_and(throttles) {
+            self.report.throttled += 1;
+            Fate::Throttled
+        } else if !self.fault() {
             Fate::Done { twice: self.faulty && self.random.below(8) == 0 }
         } else {
             match self.random.below(5) {
@@ -94,7 +98,7 @@ impl World<'_> {
         let (_, call, fate) = calls.remove(place);
         let carried = match fate {
             Fate::Done { .. } | Fate::Lost | Fate::Late { done: true } => Some(self.carry_out_call(&call)?),
-            Fate::Refused | Fate::Later | Fate::Late { done: false } => None,
+            Fate::Refused | Fate::Throttled | Fate::Later | Fate::Late { done: false } => None,
         };
         if fate == Fate::Later {
             let at = self.now + self.soon(LATE_MAX);
@@ -103,8 +107,11 @@ impl World<'_> {
             }
             self.schedule_at(at, SimEvent::Late);
         }
+        let too_many = |renting: &mut Renting| renting.cloud.too_many();
+        let throttled = self.renting.as_mut().filter(|_| fate == Fate::Throttled).map(too_many);
         let answer = match (carried, fate) {
             (Some(answer), Fate::Done { .. }) => answer,
+            _ if let Some(error) = throttled => call.failed(error),
             _ => {
                 let error = match self.random.below(if fate == Fate::Refused { 6 } else { 1 }) {
                     1 => ProviderError::Quota("all of it".to_owned()),
@@ -147,6 +154,7 @@ impl World<'_> {
             return Err(format!("the volume {} is detached, which the engine uses", id.0));
         }
         let answer = renting.cloud.carry_out(now, call, &mut self.random, faulty)?;
+        self.report.failed_volumes = renting.cloud.failed;
         if let (Call::Grow(..), Answer::Changed(Ok(()))) = (call, &answer) {
             self.report.grown_volumes += 1;
         }
