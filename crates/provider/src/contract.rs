@@ -35,6 +35,11 @@ pub trait Subject {
 
     /// A type that can be rented, and a size it may have.
     fn rentable(&self) -> (String, Bytes);
+
+    /// The same provider; the next volume that it makes fails. `None`: that cannot be had.
+    fn open_failing(&self) -> Option<Arc<dyn Provider>> {
+        None
+    }
 }
 
 type Case = fn(&Bench<'_>);
@@ -54,6 +59,7 @@ const CASES: &[(&str, Case)] = &[
     ("everything_survives_reopening", everything_survives_reopening),
     ("volumes_grow_in_place_or_say_that_they_cannot", volumes_grow_in_place_or_say_that_they_cannot),
     ("a_volume_that_cannot_grow_stays_as_it_is", a_volume_that_cannot_grow_stays_as_it_is),
+    ("a_failed_volume_can_only_be_deleted", a_failed_volume_can_only_be_deleted),
 ];
 
 /// Runs every case.
@@ -393,6 +399,31 @@ fn a_volume_that_cannot_grow_stays_as_it_is(bench: &Bench<'_>) {
         }
         assert_eq!(bench.provider.describe(&id).expect("it is there").size, size);
     }
+}
+
+fn a_failed_volume_can_only_be_deleted(bench: &Bench<'_>) {
+    let Some(provider) = bench.subject.open_failing() else { return };
+    let bench = &Bench { provider, owner: bench.owner.clone(), ..*bench };
+    let request = bench.request();
+    let (volume, change) = bench.provider.create(&request).expect("create works");
+    let id = volume.id;
+    assert_eq!(change, Change::Changed);
+    bench.reaches(&id, VolumeState::Failed);
+    let (again, change) = bench.provider.create(&request).expect("create with a used token works");
+    assert_eq!((&again.id, again.state, change), (&id, VolumeState::Failed, Change::Identity));
+    let listed = bench.provider.list(tag::OWNER, &bench.owner).expect("list works");
+    assert_eq!(listed, [bench.provider.describe(&id).expect("it is there")], "it is listed");
+    let is_conflict = |answer: &Result<Change, ProviderError>| matches!(answer, Err(ProviderError::Conflict { id: named, state: VolumeState::Failed, reason }) if *named == id && !reason.is_empty());
+    let attached = bench.provider.attach(&id);
+    assert!(is_conflict(&attached), "attach answers {attached:?}");
+    assert_eq!(bench.provider.detach(&id), Ok(Change::Identity), "it is attached nowhere");
+    if bench.provider.grows() {
+        let grown = bench.provider.grow(&id, times(request.size, 2));
+        assert!(is_conflict(&grown), "grow answers {grown:?}");
+    }
+    assert_eq!(bench.provider.set_tag(&id, "contract:key", Some("x")), Ok(Change::Changed));
+    bench.delete(&id);
+    assert_eq!(bench.provider.delete(&id), Ok(Change::Identity), "delete of a deleted volume");
 }
 
 fn everything_survives_reopening(bench: &Bench<'_>) {

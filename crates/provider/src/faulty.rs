@@ -1,6 +1,6 @@
 //! A decorator that makes a provider misbehave as clouds do, by script or by chance.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +15,9 @@ use crate::{
     Change, CreateVolume, Home, Provider, ProviderError, Transition, VolumeDescription, VolumeId, VolumeState,
     decide_growth,
 };
+
+/// Makes the seed of the faults that were added after seeds were known.
+const ADDED: u64 = 0xfa11_ed00;
 
 /// The verbs of a [`Provider`], to say which one a fault is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +46,7 @@ impl From<Transition> for Verb {
 /// One way to misbehave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The call fails and nothing was done. Quota, capacity and attachment limits are this, with their errors.
+    /// The call fails and nothing was done. Quota, capacity, attachment limits and throttling are this, with their errors.
     Before(ProviderError),
     /// The call is carried out, and yet fails: the caller cannot know.
     After(ProviderError),
@@ -55,6 +58,8 @@ pub enum Fault {
     Twice,
     /// The call is carried out, then the volume disappears for good without anybody having deleted it.
     Vanish,
+    /// `create` answers that the volume is being made, and then it has failed. Other verbs do as if nothing were wrong.
+    Fails,
     /// `list` answers what it answered the last time, or nothing if it was never asked: clouds' lists lag behind.
     Stale,
 }
@@ -88,6 +93,13 @@ pub struct FaultRates {
     pub vanish: f64,
     /// `list` answers as it did the last time.
     pub stale: f64,
+    /// Any verb answers that there were too many requests.
+    pub throttled: f64,
+    /// When it wants to be asked again then; absent: it does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttled_for: Option<Span>,
+    /// A volume that is created fails.
+    pub fails: f64,
 }
 
 impl Default for FaultRates {
@@ -105,13 +117,16 @@ impl Default for FaultRates {
             twice: 0.0,
             vanish: 0.0,
             stale: 0.0,
+            throttled: 0.0,
+            throttled_for: None,
+            fails: 0.0,
         }
     }
 }
 
 impl FaultRates {
     /// Draws the fault of one call. A call has one fault at most.
-    fn draw(&self, verb: Verb, random: &mut Random) -> Option<Fault> {
+    fn draw(&self, verb: Verb, [random, later]: &mut [Random; 2]) -> Option<Fault> {
         let changes = !matches!(verb, Verb::Describe | Verb::List);
         let moves = matches!(verb, Verb::Create | Verb::Attach | Verb::Detach | Verb::Delete);
         let rents = matches!(verb, Verb::Create | Verb::Grow);
@@ -131,7 +146,22 @@ impl FaultRates {
             (self.vanish, moves, Fault::Vanish),
             (self.stale, verb == Verb::List, Fault::Stale),
         ];
-        // Every chance is drawn every time, so that changing one rate leaves the others' faults where they were.
+        let after = self.throttled_for.map(|span| span.0);
+        // From a stream of their own: they came later, and seeds that are known keep their faults.
+        let added = [
+            (
+                self.throttled,
+                true,
+                Fault::Before(ProviderError::Throttled { after, text: "injected fault".to_owned() }),
+            ),
+            (self.fails, verb == Verb::Create, Fault::Fails),
+        ];
+        let first = Self::first(table, random);
+        first.or(Self::first(added, later))
+    }
+
+    /// Every chance is drawn every time, so that changing one rate leaves the others' faults where they were.
+    fn first(table: impl IntoIterator<Item = (f64, bool, Fault)>, random: &mut Random) -> Option<Fault> {
         let mut drawn = None;
         for (rate, applies, fault) in table {
             if random.chance(rate) && applies && drawn.is_none() {
@@ -152,6 +182,7 @@ impl FaultRates {
 /// - A call may be carried out twice; then a `create` leaves an orphan ([`Fault::Twice`]).
 /// - A volume may vanish: no verb knows it any more, and the deletion is `Identity`. Its bytes are not touched: what
 ///   reading and writing a vanished volume does is for the device's fault decorator to say.
+/// - A volume that is created may fail: every verb then treats it as [`VolumeState::Failed`] says.
 /// - A `list` may lag behind: it leaves out what is new and shows what is gone ([`Fault::Stale`]).
 /// - Answers are never wrong otherwise: no other volume's description, no stale tags, no states that go backwards.
 ///
@@ -170,12 +201,13 @@ pub type Observer = Box<dyn Fn(Verb, &Fault) + Send + Sync>;
 #[derive(Default)]
 struct Plan {
     script: BTreeMap<Verb, VecDeque<Fault>>,
-    chance: Option<(FaultRates, Random)>,
+    chance: Option<(FaultRates, [Random; 2])>,
     /// Faults so far.
     count: u32,
     /// Changes that do not show yet.
     pending: BTreeMap<VolumeId, Pending>,
     vanished: Vec<VolumeId>,
+    failed: BTreeSet<VolumeId>,
     /// The latest answer to each `list`, by key and value.
     listed: BTreeMap<(String, String), Vec<VolumeDescription>>,
 }
@@ -202,7 +234,7 @@ impl<P: Provider> Faulty<P> {
     /// Adds faults by chance.
     #[must_use]
     pub fn with_rates(self, rates: FaultRates) -> Self {
-        let random = Random::from_seed(rates.seed);
+        let random = [rates.seed, rates.seed ^ ADDED].map(Random::from_seed);
         self.plan().chance = Some((rates, random));
         self
     }
@@ -240,14 +272,15 @@ impl<P: Provider> Faulty<P> {
         fault
     }
 
-    /// Whether a volume is not as the provider underneath says: `None` if it has vanished, else the state on the way of a
-    /// change that does not show yet.
+    /// Whether a volume is not as the provider underneath says: `None` if it has vanished, else that it has failed, or the state on
+    /// the way of a change that does not show yet.
     fn shown_instead(&self, id: &VolumeId) -> Option<Option<VolumeState>> {
         let mut plan = self.plan();
         if plan.vanished.contains(id) {
             return Some(None);
         }
-        plan.pending(id, self.clock.now_ms()).map(|shown| Some(shown.state))
+        let pending = plan.pending(id, self.clock.now_ms()).map(|shown| shown.state);
+        pending.or(plan.failed.contains(id).then_some(VolumeState::Failed)).map(Some)
     }
 
     /// What goes wrong after the call was carried out. `slow`: what is shown while the change is slow, of a verb that has
@@ -267,6 +300,7 @@ impl<P: Provider> Faulty<P> {
                 let _ = again();
             }
             Some(Fault::Vanish) => self.plan().vanish(id),
+            Some(Fault::Fails) => {}
             Some(Fault::Slow(by)) => {
                 if let (Change::Changed, Some(volume)) = (change, slow) {
                     let shown = VolumeDescription { device: None, ..volume };
@@ -308,8 +342,10 @@ impl Plan {
 
     /// What is told of a volume that is there.
     fn tell(&mut self, volume: VolumeDescription, now_ms: u64) -> VolumeDescription {
+        let has_failed = self.failed.contains(&volume.id) && volume.state != VolumeState::Deleting;
         match self.pending(&volume.id, now_ms) {
             Some(shown) => VolumeDescription { state: shown.state, device: None, ..volume },
+            None if has_failed => VolumeDescription { state: VolumeState::Failed, device: None, ..volume },
             None => volume,
         }
     }
@@ -325,6 +361,7 @@ impl<P: Provider> Provider for Faulty<P> {
         if let Some(Fault::Before(error)) = fault {
             return Err(error);
         }
+        let fails = fault == Some(Fault::Fails);
         let (volume, change) = self.inner.create(request)?;
         let again = || {
             let token = format!("{}-twice", request.token);
@@ -332,6 +369,10 @@ impl<P: Provider> Provider for Faulty<P> {
         };
         let slow = Some(VolumeDescription { state: VolumeState::Creating, ..volume.clone() });
         let change = self.aftermath(&volume.id, change, slow, fault, again)?;
+        if fails && change == Change::Changed {
+            self.plan().failed.insert(volume.id.clone());
+            return Ok((VolumeDescription { state: VolumeState::Creating, device: None, ..volume }, change));
+        }
         Ok((self.plan().tell(volume, self.clock.now_ms()), change))
     }
 

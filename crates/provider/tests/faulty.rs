@@ -156,6 +156,33 @@ fn vanished_volumes_are_known_to_no_verb() {
     assert_eq!(world.provider.delete(&id), Ok(Change::Identity));
 }
 
+#[test]
+fn what_was_added_leaves_the_faults_of_known_seeds_where_they_were() {
+    let rates = FaultRates { seed: 3, fail_before: 0.2, fail_after: 0.1, stale: 0.3, ..FaultRates::default() };
+    let faults = |rates: FaultRates| {
+        let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let (teller, calls) = (told.clone(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+        let call = calls.clone();
+        let World { _directory, provider, .. } = world();
+        let provider = provider.with_rates(rates).with_observer(Box::new(move |verb, fault| {
+            teller.lock().unwrap().push((call.load(std::sync::atomic::Ordering::Relaxed), verb, fault.clone()));
+        }));
+        for number in 0..200 {
+            calls.store(number, std::sync::atomic::Ordering::Relaxed);
+            let _ = provider.list("k", "v");
+        }
+        std::mem::take(&mut *told.lock().unwrap())
+    };
+    let before = faults(rates.clone());
+    let throttled_for = Some(Span(Duration::from_secs(3)));
+    let now = faults(FaultRates { throttled: 0.2, throttled_for, fails: 0.5, ..rates });
+    assert!(before.iter().all(|fault| now.contains(fault)), "{before:?}, then {now:?}");
+    let after = Some(Duration::from_secs(3));
+    let is_throttled =
+        |fault: &Fault| matches!(fault, Fault::Before(ProviderError::Throttled { after: told, .. }) if *told == after);
+    assert!(now.iter().any(|(.., fault)| is_throttled(fault)) && now.len() > before.len() + 10);
+}
+
 /// A life cycle that repeats each call until it succeeds; the answers on the way.
 fn stubborn_run(rates: FaultRates) -> (Vec<String>, u32, usize) {
     let world = world();

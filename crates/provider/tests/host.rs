@@ -41,6 +41,7 @@ fn raw(served: &Served, request: &str) -> String {
 /// The local provider behind a service.
 struct Remote {
     served: Served,
+    faulty: Arc<Faulty<LocalProvider>>,
     clock: Arc<ManualClock>,
     _volumes: TempDir,
 }
@@ -58,7 +59,8 @@ impl Remote {
             ..LocalConfig::in_directory(volumes.path())
         };
         let local = LocalProvider::open(config, clock.clone()).unwrap();
-        Self { served: Served::start(Arc::new(local), ANY, None), clock, _volumes: volumes }
+        let faulty = Arc::new(Faulty::new(local, clock.clone()));
+        Self { served: Served::start(faulty.clone(), ANY, None), faulty, clock, _volumes: volumes }
     }
 }
 
@@ -73,6 +75,11 @@ impl Subject for Remote {
 
     fn rentable(&self) -> (String, Bytes) {
         ("fast".to_owned(), Bytes::from_mib(1))
+    }
+
+    fn open_failing(&self) -> Option<Arc<dyn Provider>> {
+        self.faulty.script(Verb::Create, Fault::Fails);
+        Some(self.open())
     }
 }
 
@@ -115,6 +122,9 @@ fn errors_arrive_as_they_were() {
         ProviderError::AttachLimit(text()),
         ProviderError::Conflict { id: volume.id.clone(), state, reason: text() },
         ProviderError::Invalid(text()),
+        ProviderError::Throttled { after: None, text: text() },
+        ProviderError::Throttled { after: Some(Duration::ZERO), text: text() },
+        ProviderError::Throttled { after: Some(Duration::from_secs(90)), text: text() },
         ProviderError::Transient(text()),
     ] {
         for verb in [Verb::Create, Verb::Attach, Verb::Detach, Verb::Delete, Verb::Describe, Verb::List, Verb::SetTag] {
@@ -135,6 +145,55 @@ fn errors_arrive_as_they_were() {
     let answer = client.detach(&volume.id).unwrap_err();
     assert!(matches!(&answer, ProviderError::Transient(text) if text.contains("see its log")), "{answer}");
     assert!(client.describe(&volume.id).is_ok(), "the service lives on");
+}
+
+#[test]
+fn throttling_has_its_status_and_its_time_in_whole_seconds() {
+    let remote = Remote::new(0);
+    for (after, header) in [
+        (None, None),
+        (Some(Duration::from_millis(1)), Some("retry-after: 1\r\n")),
+        (Some(Duration::from_millis(2001)), Some("retry-after: 3\r\n")),
+    ] {
+        let error = ProviderError::Throttled { after, text: "slower".to_owned() };
+        remote.faulty.script(Verb::List, Fault::Before(error));
+        let answer = raw(
+            &remote.served,
+            "GET /v1/volumes?key=k&value=v HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer TOKEN\r\nConnection: close\r\n\r\n",
+        );
+        assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+        assert!(answer.ends_with(r#"{"error":{"kind":"throttled","message":"slower"}}"#), "{answer}");
+        assert_eq!(answer.contains("retry-after"), header.is_some(), "{answer}");
+        assert!(header.is_none_or(|header| answer.contains(header)), "{answer}");
+    }
+}
+
+/// Whatever stands before the service may have had too many requests, too.
+#[test]
+fn a_proxy_that_throttles_is_heeded() {
+    for (header, after) in [
+        ("Retry-After: 7\r\n", Some(Duration::from_secs(7))),
+        ("Retry-After: Sat, 28 Nov 2026 09:00:00 GMT\r\n", None),
+        ("Retry-After: -1\r\n", None),
+        ("", None),
+    ] {
+        let listener = TcpListener::bind(ANY).unwrap();
+        let directory = TempDir::new().unwrap();
+        let token_file = directory.path().join("token");
+        Secret::read_or_make(&token_file).unwrap();
+        let client =
+            HostProvider::open(with_timeout(format!("http://{}", listener.local_addr().unwrap()), token_file)).unwrap();
+        let answering = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let answer =
+                format!("HTTP/1.1 429 Too Many Requests\r\n{header}Content-Length: 4\r\nConnection: close\r\n\r\nslow");
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        let answer = client.describe(&VolumeId("vol-1".to_owned()));
+        assert!(matches!(&answer, Err(ProviderError::Throttled { after: told, .. }) if *told == after), "{answer:?}");
+        answering.join().unwrap();
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
-use surgetank_provider::{Clock, FaultRates, Faulty, LocalConfig, LocalProvider, ManualClock, Provider};
+use surgetank_provider::{Clock, Fault, FaultRates, Faulty, LocalConfig, LocalProvider, ManualClock, Provider, Verb};
 use tempfile::TempDir;
 
 /// A local provider whose clock moves when the contract waits.
@@ -30,14 +30,13 @@ impl Local {
 
 impl Subject for Local {
     fn open(&self) -> Arc<dyn Provider> {
-        let config = LocalConfig {
-            create_latency: self.latency,
-            attach_latency: self.latency,
-            detach_latency: self.latency,
-            delete_latency: self.latency,
-            ..LocalConfig::in_directory(self.directory.path())
-        };
-        (self.decorate)(LocalProvider::open(config, self.clock.clone()).unwrap(), self.clock.clone())
+        (self.decorate)(self.local(), self.clock.clone())
+    }
+
+    fn open_failing(&self) -> Option<Arc<dyn Provider>> {
+        let faulty = Faulty::new(self.local(), self.clock.clone());
+        faulty.script(Verb::Create, Fault::Fails);
+        Some(Arc::new(faulty))
     }
 
     fn pass_time(&self) {
@@ -46,6 +45,19 @@ impl Subject for Local {
 
     fn rentable(&self) -> (String, Bytes) {
         ("fast".to_owned(), Bytes::from_mib(1))
+    }
+}
+
+impl Local {
+    fn local(&self) -> LocalProvider {
+        let config = LocalConfig {
+            create_latency: self.latency,
+            attach_latency: self.latency,
+            detach_latency: self.latency,
+            delete_latency: self.latency,
+            ..LocalConfig::in_directory(self.directory.path())
+        };
+        LocalProvider::open(config, self.clock.clone()).unwrap()
     }
 }
 

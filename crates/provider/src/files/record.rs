@@ -93,7 +93,9 @@ impl Record {
         let next = match self.state {
             VolumeState::Creating | VolumeState::Detaching => VolumeState::Available,
             VolumeState::Attaching => VolumeState::Attached,
-            VolumeState::Available | VolumeState::Attached | VolumeState::Deleting => return false,
+            VolumeState::Available | VolumeState::Attached | VolumeState::Deleting | VolumeState::Failed => {
+                return false;
+            }
         };
         if !self.is_due(now_ms) {
             return false;

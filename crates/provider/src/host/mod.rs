@@ -3,11 +3,12 @@
 mod config;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ureq::http::Response;
-use ureq::http::header::AUTHORIZATION;
+use ureq::http::header::{AUTHORIZATION, RETRY_AFTER};
+use ureq::http::{HeaderMap, Response, StatusCode};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
@@ -85,6 +86,7 @@ impl HostProvider {
         };
         let mut answer = answer.map_err(silent)?;
         let status = answer.status();
+        let after = retry_after(answer.headers());
         let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().map_err(silent)?;
         if status.is_success() {
             return serde_json::from_slice(&text).map_err(|error| {
@@ -99,7 +101,11 @@ impl HostProvider {
             )),
             Ok(ErrorBody { error }) => {
                 let message = sentence(&error.message);
-                ErrorDetail { message, volume: error.volume.filter(|id| is_id(&id.0)), ..error }.into()
+                ErrorDetail { message, volume: error.volume.filter(|id| is_id(&id.0)), after, ..error }.into()
+            }
+            // A proxy before the service.
+            Err(_) if status == StatusCode::TOO_MANY_REQUESTS => {
+                ProviderError::Throttled { after, text: format!("what answers at {url} wants fewer of them") }
             }
             // Whatever answered, it has said nothing of any volume.
             Err(_) => ProviderError::Transient(format!(
@@ -108,6 +114,11 @@ impl HostProvider {
             )),
         })
     }
+}
+
+/// The time in `Retry-After`, in seconds. A date is none: clocks may differ.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// What no service gives as a name is no volume's name.

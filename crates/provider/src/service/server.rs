@@ -155,7 +155,7 @@ async fn guard(
         ));
     }
     if !visitor.admit() {
-        return last(ErrorDetail::new(Kind::Transient, "too many connections are open: try again"));
+        return last(ErrorDetail::new(Kind::Throttled, "too many connections are open: try again"));
     }
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
@@ -178,7 +178,13 @@ async fn no_route(request: Request) -> ErrorDetail {
 impl IntoResponse for ErrorDetail {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.kind.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let after = self.after;
         let mut response = answer(status, &ErrorBody { error: self });
+        if let Some(after) = after {
+            // Whole seconds; a part of one is one.
+            let seconds = after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -197,7 +203,7 @@ async fn call<T: Send + 'static>(
     shared: &Shared,
     act: impl FnOnce(&dyn Provider) -> Result<T, ProviderError> + Send + 'static,
 ) -> Result<T, ErrorDetail> {
-    let busy = |_| ErrorDetail::new(Kind::Transient, "too many requests are under way: try again");
+    let busy = |_| ErrorDetail::new(Kind::Throttled, "too many requests are under way: try again");
     let permit = shared.calls.clone().try_acquire_owned().map_err(busy)?;
     let provider = shared.provider.clone();
     let calling = tokio::task::spawn_blocking(move || {

@@ -2,6 +2,7 @@
 //! `docs/PROVISIONING.md` describes it for people who write another of the two.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use surgetank_model::Bytes;
@@ -131,6 +132,9 @@ pub struct ErrorDetail {
     /// Its state, with `conflict`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<VolumeState>,
+    /// When to ask again, with `throttled`: the header `Retry-After`.
+    #[serde(skip)]
+    pub after: Option<Duration>,
 }
 
 /// Kinds of errors.
@@ -151,6 +155,8 @@ pub enum Kind {
     Invalid,
     /// The token is missing or wrong.
     Unauthorized,
+    /// Too many requests: this one was not carried out.
+    Throttled,
     /// May pass.
     #[serde(other)]
     Transient,
@@ -166,6 +172,7 @@ impl Kind {
             Self::Quota => 403,
             Self::NotFound => 404,
             Self::Conflict | Self::AttachLimit => 409,
+            Self::Throttled => 429,
             Self::Transient => 503,
             Self::Capacity => 507,
         }
@@ -176,7 +183,7 @@ impl ErrorDetail {
     /// An error without a volume.
     #[must_use]
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), volume: None, state: None }
+        Self { kind, message: message.into(), volume: None, state: None, after: None }
     }
 }
 
@@ -194,6 +201,7 @@ impl From<ProviderError> for ErrorDetail {
             ProviderError::Capacity(text) => Self::new(Kind::Capacity, text),
             ProviderError::AttachLimit(text) => Self::new(Kind::AttachLimit, text),
             ProviderError::Invalid(text) => Self::new(Kind::Invalid, text),
+            ProviderError::Throttled { after, text } => Self { after, ..Self::new(Kind::Throttled, text) },
             ProviderError::Transient(text) => Self::new(Kind::Transient, text),
         }
     }
@@ -201,12 +209,13 @@ impl From<ProviderError> for ErrorDetail {
 
 impl From<ErrorDetail> for ProviderError {
     fn from(detail: ErrorDetail) -> Self {
-        let ErrorDetail { kind, message, volume, state } = detail;
+        let ErrorDetail { kind, message, volume, state, after } = detail;
         match (kind, volume, state) {
             (Kind::NotFound, Some(id), _) => Self::NotFound(id),
             (Kind::Conflict, Some(id), Some(state)) => Self::Conflict { id, state, reason: message },
             // Not even that the volume is gone may be believed without its name.
             (Kind::NotFound | Kind::Conflict | Kind::Transient, _, _) => Self::Transient(message),
+            (Kind::Throttled, _, _) => Self::Throttled { after, text: message },
             (Kind::Quota, _, _) => Self::Quota(message),
             (Kind::Capacity, _, _) => Self::Capacity(message),
             (Kind::AttachLimit, _, _) => Self::AttachLimit(message),
@@ -234,7 +243,9 @@ mod tests {
             ProviderError::Capacity(text()),
             ProviderError::AttachLimit(text()),
             ProviderError::Conflict { id: id(), state: VolumeState::Detaching, reason: text() },
+            ProviderError::Conflict { id: id(), state: VolumeState::Failed, reason: text() },
             ProviderError::Invalid(text()),
+            ProviderError::Throttled { after: None, text: text() },
             ProviderError::Transient(text()),
         ] {
             assert_eq!(there_and_back(&error), error);
@@ -251,6 +262,37 @@ mod tests {
             assert_eq!(body.error.kind, kind);
             assert!(matches!(ProviderError::from(body.error), ProviderError::Transient(_)));
         }
+    }
+
+    /// What clients knew of an error before there was `throttled`.
+    #[derive(Deserialize)]
+    struct ErrorBefore {
+        error: DetailBefore,
+    }
+
+    #[derive(Deserialize)]
+    struct DetailBefore {
+        kind: KindBefore,
+        message: String,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum KindBefore {
+        Quota,
+        #[serde(other)]
+        Transient,
+    }
+
+    #[test]
+    fn a_client_that_does_not_know_throttling_takes_it_for_transient() {
+        let throttled = ProviderError::Throttled { after: Some(Duration::from_secs(7)), text: "slower".to_owned() };
+        let text = serde_json::to_string(&ErrorBody { error: throttled.into() }).unwrap();
+        assert_eq!(text, r#"{"error":{"kind":"throttled","message":"slower"}}"#);
+        let before: ErrorBefore = serde_json::from_str(&text).unwrap();
+        assert_eq!((before.error.kind, &*before.error.message), (KindBefore::Transient, "slower"));
+        let quota: ErrorBefore = serde_json::from_str(r#"{"error":{"kind":"quota","message":""}}"#).unwrap();
+        assert_eq!(quota.error.kind, KindBefore::Quota);
     }
 
     #[test]
