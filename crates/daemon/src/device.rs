@@ -248,7 +248,10 @@ impl Starting<'_> {
                 Ok(description) => return Lookup::Found(description),
                 Err(ProviderError::NotFound(_)) => return Lookup::Missing,
                 Err(error) if self.common.clock.now() >= until => return Lookup::Unknown(error.to_string()),
-                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+                Err(error) => {
+                    let left = (self.common.clock.now() + error.pause(Duration::from_millis(100))).min(until);
+                    std::thread::sleep(left.since(self.common.clock.now()));
+                }
             }
         }
     }

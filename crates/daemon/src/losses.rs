@@ -70,6 +70,9 @@ impl Looking<'_> {
             VolumeState::Creating | VolumeState::Available | VolumeState::Attaching | VolumeState::Detaching => {
                 Some(Doubt::Away)
             }
+            VolumeState::Failed => {
+                Some(Doubt::Unread(Obstacle::Failed("the provider says that it has failed".to_owned())))
+            }
             VolumeState::Deleting => None,
         }
     }
@@ -151,6 +154,7 @@ pub fn refuse_unrecorded(
     let (begun, mut away) = (looking.clock.now(), "it is not attached".to_owned());
     let found = loop {
         let passed = |timeout| looking.clock.now() >= begun + timeout;
+        let mut pause = Duration::from_millis(100);
         match unrecorded_dirty(providers, looking, device, store, journal) {
             Ok(found) => match found.first() {
                 Some(((provider, volume), Doubt::Away)) if !passed(ATTACH_TIMEOUT) => {
@@ -174,9 +178,9 @@ pub fn refuse_unrecorded(
                 tracing::warn!(device, %error, "the provider does not list the device's volumes");
                 return Ok(());
             }
-            Err(_) => {}
+            Err(error) => pause = error.pause(pause).min(LIST_TIMEOUT),
         }
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(pause);
     };
     let Some(((_, volume), doubt)) = found.first() else { return Ok(()) };
     let id = &volume.id.0;

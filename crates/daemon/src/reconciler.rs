@@ -13,6 +13,7 @@ use surgetank_cache::{Epoch, Event};
 use surgetank_device::volume::ReadCacheHandle;
 use surgetank_model::Instant;
 use surgetank_model::units::Span;
+use surgetank_policy::backoff::throttled;
 use surgetank_policy::{BurstHint, Controller, Learned, Refusal, ResumeAt, StepOutcome};
 use surgetank_rental::{Ended, RentalRecord};
 
@@ -398,8 +399,17 @@ impl Reconciler {
             self.note_recovery(false);
             return;
         }
+        let pause = match outcome {
+            StepOutcome::Refused(refusal) => throttled(RECOVERY_RETRY, refusal, controller.config().backoff.cap),
+            _ => RECOVERY_RETRY,
+        };
         let why = match outcome {
-            StepOutcome::Refused(Refusal::Transient(text) | Refusal::Permanent(text)) => text.clone(),
+            StepOutcome::Refused(
+                Refusal::Transient(text)
+                | Refusal::Permanent(text)
+                | Refusal::Failed(text)
+                | Refusal::Throttled { text, .. },
+            ) => text.clone(),
             other => format!("{other:?}"),
         };
         let patience = Span(lifecycle.rental().patience());
@@ -422,7 +432,7 @@ impl Reconciler {
             tracing::warn!(device = self.parts.name, "{reason}");
         }
         self.reason = Some(reason);
-        self.recovery = Recovery::Waiting(epoch, now + RECOVERY_RETRY);
+        self.recovery = Recovery::Waiting(epoch, now + pause);
         // A shard that has ended serves no requests.
         let _ = self.parts.shard.send(Command::RecoveryUnavailable);
         self.note_recovery(!held);

@@ -114,6 +114,7 @@ impl Manager {
             match description.state {
                 VolumeState::Attached => return Ok(description),
                 VolumeState::Available => drop(self.provider.attach(id).map_err(failed)?),
+                VolumeState::Failed => return Err(format!("the provider says that the volume {} has failed", id.0)),
                 _ => {}
             }
             if begun.elapsed() > ATTACH_TIMEOUT {
