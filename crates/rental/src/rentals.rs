@@ -292,3 +292,42 @@ impl Other {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use surgetank_model::volume::{ProviderError, Transition};
+
+    use super::*;
+    use crate::ask::Call;
+    use crate::owner::OwnerRecord;
+    use crate::record::RentalStage;
+    use crate::rented::{described, rented};
+
+    #[test]
+    fn what_is_discarded_is_deleted_when_a_provider_that_throttles_says() {
+        let record = rented(RentalStage::Released, true).record().cloned();
+        let record = record.map(|record| RentalRecord { slot: Slot(1), ..record });
+        let longest = Duration::from_secs(300);
+        let config = Config { longest_pause: longest, ..crate::rented::config() };
+        let mut rentals = Rentals::new(config, record);
+        for (after, waits) in [(Duration::from_secs(70), Duration::from_secs(70)), (Duration::MAX, longest)] {
+            let now = rentals.next_deadline().unwrap_or(Instant::ZERO);
+            rentals.tick(now);
+            while let Some((id, ask)) = rentals.next_ask() {
+                let answer = match ask {
+                    Ask::Persist(_) => Answer::Persisted(Ok(())),
+                    Ask::Owner => Answer::Owner(Ok(OwnerRecord::default())),
+                    Ask::Provider(call @ Call::ChangeState(_, Transition::Delete)) => {
+                        call.failed(ProviderError::Throttled { after: Some(after), text: "slower".to_owned() })
+                    }
+                    Ask::Provider(Call::Describe(_)) => {
+                        Answer::Described(Ok(described(surgetank_model::volume::VolumeState::Available, Tags::new())))
+                    }
+                    ask => panic!("{ask:?}"),
+                };
+                rentals.complete(now, id, answer);
+            }
+            assert_eq!(rentals.next_deadline(), Some(now + waits), "{after:?}");
+        }
+    }
+}

@@ -2,22 +2,27 @@
 
 use std::time::Duration;
 
-use surgetank_model::Bytes;
-use surgetank_model::volume::VolumeId;
+use surgetank_model::volume::{Tags, VolumeDescription, VolumeId, VolumeState};
+use surgetank_model::{Bytes, Instant};
 
+use crate::ask::{Answer, Ask};
 use crate::record::{RentalRecord, RentalStage, Slot};
 use crate::rental::{Config, Rental};
 
-/// A volume of 1 GiB, "a", so far.
-pub fn rented(stage: RentalStage, disposable: bool) -> Rental {
-    let config = Config {
+/// What it is told at start.
+pub fn config() -> Config {
+    Config {
         device: "data".to_owned(),
         owner_id: "us".to_owned(),
         volume_type: "fast".to_owned(),
         outage_patience: Duration::from_secs(60),
         longest_pause: Duration::from_secs(60),
         volumes_leave: false,
-    };
+    }
+}
+
+/// A volume of 1 GiB, "a", so far.
+pub fn rented(stage: RentalStage, disposable: bool) -> Rental {
     let record = RentalRecord {
         slot: Slot::CACHE,
         token: "t".to_owned(),
@@ -31,5 +36,18 @@ pub fn rented(stage: RentalStage, disposable: bool) -> Rental {
         disposable,
         discarded: None,
     };
-    Rental::new(config, Slot::CACHE, Some(record))
+    Rental::new(config(), Slot::CACHE, Some(record))
+}
+
+/// What the provider says of it.
+pub fn described(state: VolumeState, tags: Tags) -> VolumeDescription {
+    let (id, volume_type, size) = (VolumeId("a".to_owned()), "fast".to_owned(), Bytes::from_gib(1));
+    VolumeDescription { id, state, volume_type, size, tags, device: None, serial: None, members: Vec::new() }
+}
+
+/// Answers the next ask, which it returns.
+pub fn answers(rental: &mut Rental, answer: Answer) -> Ask {
+    let (id, ask) = rental.next_ask().expect("it asks");
+    rental.complete(Instant::ZERO, id, answer);
+    ask
 }

@@ -348,3 +348,54 @@ fn of_stripe(error: ProviderError, id: &VolumeId) -> ProviderError {
         error => error,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use VolumeState::{Attached, Available, Creating, Deleting, Detaching, Failed};
+
+    use super::*;
+
+    fn stripe_of(states: &[VolumeState]) -> VolumeState {
+        let members = (0..).zip(states).map(|(index, state)| VolumeDescription {
+            id: VolumeId(format!("vol-{index}")),
+            ..crate::rented::described(*state, Tags::new())
+        });
+        state(&members.collect::<Vec<_>>())
+    }
+
+    /// Nothing is attached of which a part has failed, and whoever deletes begins with that.
+    #[test]
+    fn a_stripe_has_failed_when_one_of_its_members_has() {
+        for other in [Creating, Available, Attached, Detaching, Deleting] {
+            assert_eq!(stripe_of(&[other, Failed]), Failed, "{other:?}");
+        }
+        assert_eq!(stripe_of(&[Available, Available]), Available);
+    }
+
+    #[test]
+    fn a_failed_stripe_is_deleted_without_its_attached_members_at_first() {
+        let id = VolumeId("stripe:vol-0+vol-1".to_owned());
+        let decide = |transition: Transition, states: [VolumeState; 2]| {
+            let answers = states.map(|state| transition.decide(&id, Some(state))).to_vec();
+            changed(&id, transition, answers)
+        };
+        assert!(decide(Transition::Attach, [Available, Failed]).is_err());
+        assert_eq!(decide(Transition::Delete, [Attached, Failed]), Ok(Change::Changed));
+        assert_eq!(decide(Transition::Detach, [Attached, Failed]), Ok(Change::Changed));
+        assert_eq!(decide(Transition::Delete, [Available, Failed]), Ok(Change::Changed));
+    }
+
+    #[test]
+    fn of_members_that_are_throttled_the_latest_time_counts() {
+        let throttled = |after: u64| ProviderError::Throttled {
+            after: Some(Duration::from_secs(after)),
+            text: "slower".to_owned(),
+        };
+        let worst = |errors: [ProviderError; 3]| all::<()>(errors.into_iter().map(Err).collect()).unwrap_err();
+        let transient = || ProviderError::Transient("lost".to_owned());
+        assert_eq!(worst([throttled(3), throttled(9), throttled(5)]), throttled(9));
+        assert_eq!(worst([transient(), throttled(3), transient()]), throttled(3));
+        let capacity = || ProviderError::Capacity("none".to_owned());
+        assert_eq!(worst([throttled(3), capacity(), throttled(9)]), capacity());
+    }
+}

@@ -162,3 +162,152 @@ impl Array {
 fn place_of(slot: u32) -> Slot {
     Slot(u8::try_from(slot + 1).unwrap_or(u8::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use surgetank_model::volume::{Change, ProviderError, Transition, VolumeDescription, VolumeId, VolumeState};
+    use surgetank_model::{Bytes, Instant};
+    use surgetank_policy::backoff::Backoff;
+
+    use super::*;
+    use crate::array::{Answer, Config};
+    use crate::ask::{self as of_rental, Call, Opened, VolumeAsk};
+
+    /// A provider that cannot make the first volumes, and throttles the first calls to attach one.
+    #[derive(Default)]
+    struct Fake {
+        cannot_make: u64,
+        throttles: u64,
+        made: u64,
+        drawn: u8,
+        volumes: BTreeMap<VolumeId, VolumeState>,
+    }
+
+    impl Fake {
+        fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+            let state = *self.volumes.get(id).ok_or_else(|| ProviderError::NotFound(id.clone()))?;
+            Ok(VolumeDescription { id: id.clone(), ..crate::rented::described(state, Tags::new()) })
+        }
+
+        fn call(&mut self, call: Call) -> of_rental::Answer {
+            match call {
+                Call::Create(_) => {
+                    self.made += 1;
+                    let id = VolumeId(format!("vol-{}", self.made));
+                    let state =
+                        if self.made <= self.cannot_make { VolumeState::Failed } else { VolumeState::Available };
+                    self.volumes.insert(id.clone(), state);
+                    of_rental::Answer::Described(self.describe(&id))
+                }
+                Call::Describe(id) => of_rental::Answer::Described(self.describe(&id)),
+                Call::ChangeState(_, Transition::Attach) if self.throttles > 0 => {
+                    self.throttles -= 1;
+                    let after = Some(Duration::from_secs(30));
+                    call.failed(ProviderError::Throttled { after, text: "slower".to_owned() })
+                }
+                Call::ChangeState(id, transition) => {
+                    let changed = transition.decide(&id, self.volumes.get(&id).copied());
+                    match (transition, &changed) {
+                        (Transition::Attach, Ok(Change::Changed)) => _ = self.volumes.insert(id, VolumeState::Attached),
+                        (Transition::Detach, Ok(Change::Changed)) => {
+                            _ = self.volumes.insert(id, VolumeState::Available)
+                        }
+                        (Transition::Delete, Ok(Change::Changed)) => _ = self.volumes.remove(&id),
+                        _ => {}
+                    }
+                    of_rental::Answer::Changed(changed.map(drop))
+                }
+                Call::SetTag { .. } => of_rental::Answer::Changed(Ok(())),
+                Call::List { .. } => of_rental::Answer::Listed(Ok(Vec::new())),
+                Call::Grow(..) => panic!("a member grows"),
+            }
+        }
+
+        fn answer(&mut self, ask: Ask) -> Answer {
+            use of_rental::{Answer as Answered, Ask as Asked};
+
+            match ask {
+                Ask::Persist(_) => Answer::Persisted(Ok(())),
+                Ask::Draw => Answer::Drawn([1; 16]),
+                Ask::Format(_) => Answer::Formatted(Ok(())),
+                Ask::Rental(Asked::Draw) => {
+                    self.drawn += 1;
+                    Answer::Rental(Answered::Drawn { random: [self.drawn; 16], unix_ms: 1 })
+                }
+                Ask::Rental(Asked::Provider(call)) => Answer::Rental(self.call(call)),
+                Ask::Rental(Asked::Volume(VolumeAsk::Serials)) => Answer::Rental(Answered::Serials(Vec::new())),
+                Ask::Rental(Asked::Volume(VolumeAsk::Open { .. })) => {
+                    Answer::Rental(Answered::Opened(Ok(Opened::Open)))
+                }
+                Ask::Rental(Asked::Engine(_)) => Answer::Rental(Answered::Began(Ok(()))),
+                ask => panic!("{ask:?}"),
+            }
+        }
+    }
+
+    /// Creates an array of three until that has ended and nothing is left to do: the answer, when it came, and what is rented.
+    fn create(fake: &mut Fake) -> (Result<(), String>, Duration, Vec<VolumeState>) {
+        let config = Config {
+            name: "scratch".to_owned(),
+            owner_id: "us".to_owned(),
+            volume_type: "fast".to_owned(),
+            members: 3,
+            member_size: Bytes::from_gib(1),
+            hold: Duration::ZERO,
+            replaced_at_once: 1,
+            timeouts: (Duration::from_secs(60), Duration::from_secs(60)),
+            open_patience: Duration::from_secs(60),
+            backoff: Backoff::default(),
+            unix_ms_at_zero: 0,
+            seed: 1,
+        };
+        let (mut array, mut now, mut created) = (Array::new(config, Instant::ZERO, None), Instant::ZERO, None);
+        array.create(now).expect("there is none");
+        loop {
+            while let Some((id, ask)) = array.next_ask() {
+                let answer = fake.answer(ask);
+                array.complete(now, id, answer);
+            }
+            while let Some(ended) = array.next_ended() {
+                if let Ended::Created(result) = ended {
+                    created = Some((result, now.since(Instant::ZERO)));
+                }
+            }
+            match array.next_deadline() {
+                Some(at) => now = now.max(at),
+                None => break,
+            }
+            array.tick(now);
+        }
+        let (result, after) = created.expect("it ends");
+        (result, after, fake.volumes.values().copied().collect())
+    }
+
+    #[test]
+    fn another_member_is_rented_for_one_that_could_not_be_made() {
+        let mut fake = Fake { cannot_make: 2, ..Fake::default() };
+        let (result, _, rented) = create(&mut fake);
+        assert_eq!((result, rented), (Ok(()), vec![VolumeState::Attached; 3]));
+        assert_eq!(fake.made, 5);
+    }
+
+    #[test]
+    fn an_array_of_which_no_member_can_be_made_is_not_created_and_nothing_is_left() {
+        let mut fake = Fake { cannot_make: u64::MAX, ..Fake::default() };
+        let (result, _, rented) = create(&mut fake);
+        assert!(result.is_err_and(|why| why.contains("has failed") && why.contains("the last of 4 times")));
+        assert_eq!(rented, []);
+        assert!(fake.made <= 3 * 4, "{} volumes", fake.made);
+    }
+
+    #[test]
+    fn members_for_which_there_were_too_many_requests_are_attached_later() {
+        let mut fake = Fake { throttles: 3, ..Fake::default() };
+        let (result, after, rented) = create(&mut fake);
+        assert_eq!((result, rented), (Ok(()), vec![VolumeState::Attached; 3]));
+        assert!(fake.made == 3 && after >= Duration::from_secs(30), "{} volumes, {after:?}", fake.made);
+    }
+}

@@ -180,6 +180,16 @@ mod tests {
     }
 
     #[test]
+    fn a_growth_that_was_throttled_has_not_begun() {
+        let mut rental = adopted();
+        grows(&mut rental);
+        let throttled = ProviderError::Throttled { after: None, text: "slower".to_owned() };
+        answers(&mut rental, |_| Answer::Changed(Err(throttled)));
+        assert_eq!(persisted(&mut rental), (OLD, None));
+        assert!(matches!(outcome(&mut rental), Some(StepOutcome::Refused(Refusal::Throttled { .. }))));
+    }
+
+    #[test]
     fn a_volume_that_has_grown_is_billed_although_the_engine_cannot_use_it() {
         for rejected in [true, false] {
             let mut rental = adopted();

@@ -477,3 +477,38 @@ impl Rental {
         self.outage.trouble == Trouble::Restoring
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use surgetank_cache::EngineStage;
+    use surgetank_model::volume::{ProviderError, Tags};
+
+    use super::*;
+    use crate::rented::{answers, described, rented};
+
+    /// A volume in use that fails, and of which the provider says that.
+    fn fails(said: Result<VolumeDescription, ProviderError>) -> Rental {
+        let mut rental = rented(RentalStage::Adopted, false);
+        rental.in_use();
+        rental.event(Instant::ZERO, &Event::CacheFailing);
+        assert_eq!(answers(&mut rental, Answer::Looked(Presence::Here)), Ask::Volume(VolumeAsk::Look));
+        answers(&mut rental, Answer::Sampled { stage: EngineStage::Failing, unplugged: false });
+        answers(&mut rental, Answer::Described(said));
+        rental
+    }
+
+    #[test]
+    fn what_can_be_read_of_a_volume_that_has_failed_in_use_is_read() {
+        let mut rental = fails(Ok(described(VolumeState::Failed, Tags::new())));
+        assert_eq!(rental.next_ask(), None, "the engine goes on with it");
+        let mut rental = fails(Ok(described(VolumeState::Available, Tags::new())));
+        assert_eq!(rental.next_ask().map(|(_, ask)| ask), Some(Ask::Engine(Command::Gone)));
+    }
+
+    #[test]
+    fn a_provider_that_throttles_is_asked_about_a_volume_in_trouble_when_it_says() {
+        let after = Duration::from_secs(40);
+        let rental = fails(Err(ProviderError::Throttled { after: Some(after), text: String::new() }));
+        assert_eq!(rental.next_look(), Some(Instant::ZERO + after));
+    }
+}

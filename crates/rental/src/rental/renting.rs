@@ -284,7 +284,7 @@ mod tests {
     use super::*;
     use crate::ask::AskId;
     use crate::rental::Ended;
-    use crate::rented::rented;
+    use crate::rented::{answers, described, rented};
 
     const NOW: Instant = Instant::ZERO;
 
@@ -330,5 +330,31 @@ mod tests {
         assert!(rental.wants_service(), "until the controller has decided");
         rental.begin(NOW, StepId(2), Step::Detach, None);
         assert!(!rental.wants_service());
+    }
+
+    #[test]
+    fn a_volume_that_could_not_be_made_is_refused_and_never_attached() {
+        for (stage, step) in
+            [(RentalStage::Creating, Step::Create { size: Bytes::from_gib(1) }), (RentalStage::Attaching, Step::Attach)]
+        {
+            let mut rental = rented(stage, true);
+            rental.begin(NOW, StepId(1), step, None);
+            let asked = answers(&mut rental, Answer::Described(Ok(described(VolumeState::Failed, Tags::new()))));
+            assert_eq!(asked, Ask::Provider(Call::Describe(VolumeId("a".to_owned()))));
+            let ended = rental.next_ended();
+            let Some(Ended::Step(_, StepOutcome::Refused(Refusal::Failed(why)))) = ended else { panic!("{ended:?}") };
+            assert!(why.contains("the volume a has failed"), "{why}");
+            assert!(rental.next_ask().is_none() && rental.record().is_some(), "it is deleted yet");
+        }
+    }
+
+    #[test]
+    fn a_call_that_was_throttled_is_refused_with_the_time() {
+        let mut rental = rented(RentalStage::Creating, true);
+        rental.begin(NOW, StepId(1), Step::Create { size: Bytes::from_gib(1) }, None);
+        let (after, text) = (Some(std::time::Duration::from_secs(9)), "slower".to_owned());
+        answers(&mut rental, Answer::Described(Err(ProviderError::Throttled { after, text: text.clone() })));
+        let refused = StepOutcome::Refused(Refusal::Throttled { after, text });
+        assert_eq!(rental.next_ended(), Some(Ended::Step(StepId(1), refused)));
     }
 }

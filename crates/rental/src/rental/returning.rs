@@ -293,3 +293,42 @@ impl Rental {
         Ok(StepOutcome::Done)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use surgetank_model::Instant;
+    use surgetank_model::volume::{Tags, VolumeId};
+    use surgetank_policy::{Step, StepId};
+
+    use super::*;
+    use crate::owner::OwnerRecord;
+    use crate::rental::Ended;
+    use crate::rented::{answers, described, rented};
+
+    const NOW: Instant = Instant::ZERO;
+
+    fn deletes(rental: &mut Rental) -> Option<Ask> {
+        rental.begin(NOW, StepId(1), Step::Delete, None);
+        assert_eq!(answers(rental, Answer::Owner(Ok(OwnerRecord::default()))), Ask::Owner);
+        let dirty = Tags::from([(tag::DIRTY_EPOCH.to_owned(), "e1".to_owned())]);
+        answers(rental, Answer::Described(Ok(described(VolumeState::Failed, dirty))));
+        let Some((id, ask)) = rental.next_ask() else { return None };
+        assert!(matches!(ask, Ask::Persist(Some(_))), "{ask:?}");
+        rental.complete(NOW, id, Answer::Persisted(Ok(())));
+        rental.next_ask().map(|(_, ask)| ask)
+    }
+
+    #[test]
+    fn a_failed_volume_that_may_hold_data_is_kept_until_that_is_discarded() {
+        let mut rental = rented(RentalStage::Released, true);
+        assert_eq!(deletes(&mut rental), None);
+        let ended = rental.next_ended();
+        assert!(matches!(ended, Some(Ended::Step(_, StepOutcome::Refused(Refusal::Permanent(_))))), "{ended:?}");
+        let (_, why) = rental.kept().expect("it is kept");
+        assert!(why.contains("has failed"), "{why}");
+        let discarded = rental.without_proof().expect("it may be discarded");
+        rental.proof_discarded(discarded);
+        let delete = Call::ChangeState(VolumeId("a".to_owned()), Transition::Delete);
+        assert_eq!(deletes(&mut rental), Some(Ask::Provider(delete)));
+    }
+}
