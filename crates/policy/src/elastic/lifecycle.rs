@@ -505,9 +505,10 @@ impl Controller {
         if matches!(self.stage, Stage::Create | Stage::Attach | Stage::Adopt) {
             self.refused = Some(text.clone());
         }
-        let passing = matches!(refusal, Refusal::Timeout | Refusal::Throttled { .. } | Refusal::Transient(_));
-        // Waiting for a quota is no attach.
-        self.asked = self.asked.filter(|_| passing);
+        let is_throttled = matches!(refusal, Refusal::Throttled { .. });
+        let passing = is_throttled || matches!(refusal, Refusal::Timeout | Refusal::Transient(_));
+        // Waiting for a quota is no attach, and neither is the provider's time.
+        self.asked = self.asked.filter(|_| passing && !is_throttled);
         match self.stage {
             Stage::Idle | Stage::Boost => {}
             // Whatever the answer was, a volume may be there or come late: delete it.
