@@ -195,6 +195,7 @@ fn owner_records_that_fail() {
 fn outages_amid_faults_of_the_provider() {
     let report = campaign("outages_amid_faults_of_the_provider", Family::ProviderOutages, 3000);
     assert!(report.outages > 500 && report.rentals > 1000, "the runs do not do enough: {report:?}");
+    assert!(report.failed_in_use > 200, "no volume in use ever failed: {report:?}");
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(crate) struct Volume {
     token: String,
     size: Bytes,
     state: VolumeState,
+    /// The provider says that it has failed, while its machine does not reach it; whatever its state is.
+    ails: bool,
     tags: Tags,
     /// How large it becomes, and when.
     grows: Option<(Instant, Bytes)>,
@@ -76,6 +78,14 @@ impl Cloud {
     pub(crate) fn too_many(&mut self) -> ProviderError {
         let after = [None, Some(0), Some(20), Some(1400)][self.random.below(4) as usize];
         ProviderError::Throttled { after: after.map(Duration::from_millis), text: "slower".to_owned() }
+    }
+
+    /// One volume is told as failed from now on, or none any more. False: there are no such faults.
+    pub(crate) fn set_ailing(&mut self, id: Option<&VolumeId>) -> bool {
+        let members = id.map(stripe::members).unwrap_or_default();
+        let ails = self.faults > 0.0 && !members.is_empty();
+        self.volumes.iter_mut().for_each(|(id, volume)| volume.ails = ails && members.contains(id));
+        ails
     }
 
     /// Volumes that are billed.
@@ -182,7 +192,7 @@ impl Cloud {
     fn description(id: &VolumeId, volume: &Volume) -> VolumeDescription {
         VolumeDescription {
             id: id.clone(),
-            state: volume.state,
+            state: if volume.ails { VolumeState::Failed } else { volume.state },
             volume_type: "fast".to_owned(),
             size: volume.size,
             tags: volume.tags.clone(),
@@ -288,6 +298,7 @@ impl Cloud {
             token: request.token.clone(),
             size: request.size,
             state: VolumeState::Creating,
+            ails: false,
             tags: request.tags.clone(),
             grows: None,
             becomes: Some((ready, Some(made))),

@@ -181,6 +181,8 @@ impl World<'_> {
             self.disturb();
             if !backing_alone {
                 self.books.begin_outage(self.now);
+                let ails = self.renting.as_mut().is_some_and(|renting| renting.set_ailing(true));
+                self.report.failed_in_use += u32::from(ails);
                 if outage.gone {
                     self.tell_gone();
                 }
@@ -225,6 +227,9 @@ impl World<'_> {
             self.disturb();
             if outage.victim != Some(Victim::Backing) && !self.vanished {
                 self.books.end_outage(now);
+                if let Some(renting) = &mut self.renting {
+                    renting.set_ailing(false);
+                }
                 if outage.gone && self.disks.cache.is_some() && !self.recovering && !self.rents() {
                     self.engine.cache_returned(now);
                 }

@@ -30,7 +30,7 @@ use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter
 use crate::disk::Disk;
 use crate::scenario::{CrashScenario, Trigger};
 use crate::world::cloud::Cloud;
-use crate::world::{SimEvent, Step, World};
+use crate::world::{SimEvent, Step, World, WorldPhase};
 use users::Users;
 
 /// How often the controller looks at the device.
@@ -291,6 +291,8 @@ impl World<'_> {
             if self.faulty {
                 let announce = self.scenario.announce;
                 process.users.ask(&mut process.controller, &mut self.random, now, announce);
+            } else if self.phase == WorldPhase::Settle && now >= Instant::ZERO + users::LONGEST {
+                process.controller.hint_detach(now);
             }
             process.controller.observe(now, observation);
             if process.controller.next_deadline().is_some_and(|deadline| deadline <= now) {

@@ -77,6 +77,8 @@ pub struct Report {
     pub throttled: u32,
     /// Volumes that the provider could not make.
     pub failed_volumes: u32,
+    /// Caching volumes that the provider said had failed while they were in use.
+    pub failed_in_use: u32,
     /// Caching volumes that the controller rented and deleted.
     pub rentals: u32,
     /// Switches of the map to the daemon.
@@ -152,6 +154,7 @@ impl AddAssign<&Report> for Report {
         self.provider_faults += other.provider_faults;
         self.throttled += other.throttled;
         self.failed_volumes += other.failed_volumes;
+        self.failed_in_use += other.failed_in_use;
         self.rentals += other.rentals;
         self.switches_in += other.switches_in;
         self.switches_out += other.switches_out;

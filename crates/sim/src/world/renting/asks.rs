@@ -18,6 +18,11 @@ impl Renting {
         self.process.rentals.cache().wants_service()
     }
 
+    /// The provider says that the volume in use has failed, or does not any more.
+    pub(in crate::world) fn set_ailing(&mut self, ails: bool) -> bool {
+        self.cloud.set_ailing(self.in_use.as_ref().filter(|_| ails))
+    }
+
     /// The owner record that is durable.
     pub(in crate::world) fn owner(&self) -> &OwnerRecord {
         &self.owner

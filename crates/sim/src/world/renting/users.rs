@@ -11,6 +11,8 @@ use surgetank_policy::{BurstHint, Cause, Controller, Phase, Step as PolicyStep};
 
 use crate::world::Step;
 
+/// Time is worth so much here that a volume may be kept for hours for a burst that does not come: after so long a user ends it.
+pub(super) const LONGEST: Duration = Duration::from_secs(1800);
 /// At one sample in so many somebody wants a boost, at one a drain, and at one a detach; where bursts are announced, at two one
 /// of those.
 const USERS_WANT: u64 = 32;
