@@ -86,7 +86,7 @@ fn delete_all(provider: &dyn Provider, subject: &Striped) {
         for volume in listed {
             match volume.state {
                 VolumeState::Attached | VolumeState::Attaching => _ = provider.detach(&volume.id),
-                VolumeState::Creating | VolumeState::Available => _ = provider.delete(&volume.id),
+                VolumeState::Creating | VolumeState::Available | VolumeState::Failed => _ = provider.delete(&volume.id),
                 VolumeState::Detaching | VolumeState::Deleting => {}
             }
         }
@@ -126,6 +126,24 @@ fn a_stripe_is_so_many_volumes_and_knows_where_each_is() {
     assert_eq!(rented(&plain).len(), 2);
     plain.delete(&single.id).unwrap();
     delete_all(&plain, &subject);
+}
+
+#[test]
+fn a_stripe_of_which_a_member_could_not_be_made_has_failed_and_is_deleted_whole() {
+    for attached in [false, true] {
+        let subject = Striped::new(0);
+        let (provider, inner) = subject.faulty(subject.config());
+        inner.script(Verb::Create, Fault::Fails);
+        let (made, _) = provider.create(&stripe_request("t")).unwrap();
+        assert_eq!(provider.describe(&made.id).unwrap().state, VolumeState::Failed);
+        if attached {
+            assert!(matches!(provider.attach(&made.id), Err(ProviderError::Conflict { .. })), "a part is attached");
+            assert_eq!(provider.describe(&made.id).unwrap().state, VolumeState::Failed);
+        }
+        assert_eq!(rented(&*inner).len(), 4);
+        delete_all(&provider, &subject);
+        assert_eq!(rented(&*inner), []);
+    }
 }
 
 #[test]

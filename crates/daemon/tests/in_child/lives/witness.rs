@@ -58,6 +58,9 @@ fn rates(mode: Mode, seed: u64) -> FaultRates {
         quota: 0.04,
         capacity: 0.04,
         attach_limit: 0.05,
+        throttled: 0.03,
+        throttled_for: Some(Span(Duration::from_millis(60))),
+        fails: 0.05,
         ..calm.clone()
     };
     match mode {
@@ -72,11 +75,13 @@ fn name(fault: &Fault) -> &'static str {
         Fault::Before(ProviderError::Quota(_)) => "quota",
         Fault::Before(ProviderError::Capacity(_)) => "capacity",
         Fault::Before(ProviderError::AttachLimit(_)) => "attach limit",
+        Fault::Before(ProviderError::Throttled { .. }) => "throttled",
         Fault::Before(_) => "failed",
         Fault::After(_) => "done, answer lost",
         Fault::Slow(_) => "slow",
         Fault::Twice => "done twice",
         Fault::Vanish => "vanished",
+        Fault::Fails => "not made",
         Fault::Stale => "stale",
     }
 }
