@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(answers(rental, Answer::Owner(Ok(OwnerRecord::default()))), Ask::Owner);
         let dirty = Tags::from([(tag::DIRTY_EPOCH.to_owned(), "e1".to_owned())]);
         answers(rental, Answer::Described(Ok(described(VolumeState::Failed, dirty))));
-        let Some((id, ask)) = rental.next_ask() else { return None };
+        let (id, ask) = rental.next_ask()?;
         assert!(matches!(ask, Ask::Persist(Some(_))), "{ask:?}");
         rental.complete(NOW, id, Answer::Persisted(Ok(())));
         rental.next_ask().map(|(_, ask)| ask)
