@@ -57,7 +57,7 @@ pub(super) async fn drain(
     let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
     let node = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
         Some(Value::Node(node)) => node,
-        // The journal has an entry of it, so that it cannot be forgotten.
+        // It has lost its last name, and the publisher has ended it.
         _ => return Ok(Drain::Later),
     };
     let known = groups(read.prefixes.into_iter().flatten(), version);

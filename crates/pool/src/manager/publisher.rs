@@ -1,6 +1,8 @@
 //! The publisher of a mount: has benefactors write what was closed into files without a name, verifies them, and makes the mount's changes at
 //! the target in the order of the journal.
 
+mod removed;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Error, ErrorKind};
 use std::path::PathBuf;
@@ -10,9 +12,10 @@ use std::time::Duration;
 use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::value::{Change, Mount, Placed};
-use surgetank_pool_core::meta::{Key, Name, Prefix, Role, Stored, Value};
+use surgetank_pool_core::meta::{Key, Name, Prefix, Role, Value};
 use surgetank_pool_core::publishing::{self, Effect, Publisher, Turn};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::drain::{Drain, drain};
 use super::protocol::Ended;
@@ -24,7 +27,7 @@ use crate::meta::Unavailable;
 const DRAINS: usize = 4;
 /// The pause before a target or benefactor is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause between two looks at the journal.
+/// The longest pause between two looks at the journal, and at files that were removed.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Publishes for every mount whose publisher this manager is.
@@ -67,6 +70,7 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
                         own: early::Own::default(),
                         finished: BTreeMap::new(),
                         made: BTreeMap::new(),
+                        looked: None,
                     })
                 }
                 Err(error) => tracing::warn!("mount `{}`: {}: {error}", mount.name, mount.target),
@@ -125,6 +129,8 @@ struct Work {
     finished: BTreeMap<(Inode, Version), Placed>,
     /// What is to be recorded of entries.
     made: BTreeMap<u64, Made>,
+    /// When files without a name were looked for last.
+    looked: Option<Instant>,
 }
 
 /// What a change came to.
@@ -141,14 +147,7 @@ impl Work {
     async fn make(&mut self, effect: &Effect) -> std::io::Result<()> {
         let (change, maybe_done) = (effect.change.clone(), effect.maybe_done);
         let names = on_target(&self.target, move |target| target.names(&change)).await?;
-        let keys: Vec<Key> =
-            names.iter().map(|(directory, name)| Key::Placed(self.id, *directory, name.clone())).collect();
-        let read = self.manager.store.read(&keys, &[]).await.map_err(Error::other)?;
-        let placed = |stored: Option<Stored>| match stored.map(|stored| stored.value) {
-            Some(Value::Placed(placed)) => Some(placed),
-            _ => None,
-        };
-        let was: Vec<Option<Placed>> = read.keys.into_iter().map(placed).collect();
+        let was = self.placed(&names).await.map_err(Error::other)?;
         let about = was.first().copied().flatten().map(|placed| placed.node);
         let about = about.filter(|_| matches!(effect.change, Change::Rename { .. } | Change::Link { .. }));
         // Of what a rename leaves where it was, it may be the only copy: it is not the pool's to replace any more.
@@ -168,6 +167,12 @@ impl Work {
             if let (Key::Journal(_, number), Value::Journal(change)) = (key, stored.value) {
                 self.publisher.journalled(stored.modified, number, change);
             }
+        }
+        if self.looked.is_none_or(|at| at.elapsed() >= LOOK) && self.publisher.unpublished().next().is_some() {
+            if !self.forget_removed().await? {
+                return Ok(Step::NotThePublisher);
+            }
+            self.looked = Some(Instant::now());
         }
         let waiting = self.publisher.waiting() > 0;
         let drained = !waiting || self.drain().await;

@@ -263,6 +263,25 @@ impl Target {
         }
     }
 
+    /// Whether nothing is at the names of a publication but what the pool has put there last: nobody has made it.
+    pub(super) fn is_as_left(&self, change: &Change, was: &[Option<Placed>]) -> Result<bool> {
+        let (change, also) = match change {
+            Change::Linked { change, also } => (&**change, &also[..]),
+            change => (change, &[][..]),
+        };
+        let first = match change {
+            Change::Publish { path, .. } => Some(path),
+            _ => None,
+        };
+        for (at, path) in first.into_iter().chain(also).enumerate() {
+            let was = was.get(at).copied().flatten();
+            if found(&self.at(path))?.is_some_and(|there| !is(&there, was)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The file that a publication gives its name: the one beside the names, or what an attempt that failed behind the rename has left there.
     fn publishes(
         &self,

@@ -323,3 +323,37 @@ async fn hammer(seed: u64, kind: Kind) {
     })
     .await;
 }
+
+#[test]
+fn a_file_of_which_nothing_was_committed_is_an_empty_one_once_its_session_has_ended() {
+    run(async {
+        let mut pool = Pool::new(1, 2, 48);
+        pool.session = Duration::from_secs(3);
+        pool.restart_manager(0);
+        let client = pool.client(2).await;
+        let dying = pool.client(2).await;
+        let mut writer = dying.create("file").await.unwrap();
+        writer.write(&bytes(1, MIB)).await.unwrap();
+        let removed = dying.create("removed").await.unwrap();
+        client.unlink("removed").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let stat = client.stat("file").await.unwrap();
+        assert!(!stat.torn && stat.state == Some(FileState::Created), "its session goes on: {stat:?}");
+        drop((writer, removed, dying));
+        until("it is torn, and at its target", async || {
+            let stat = client.stat("file").await.unwrap();
+            stat.torn && stat.state == Some(FileState::Drained)
+        })
+        .await;
+        assert_eq!(std::fs::read(pool.target().join("file")).unwrap(), b"");
+        assert_eq!(read(&client, "file").await.unwrap(), b"");
+        let status = client.status().await.unwrap();
+        assert_eq!((status.files[0], status.files.iter().sum::<u64>()), (0, 1), "nothing is staged");
+        // It is written as any other.
+        let mut writer = client.append("file").await.unwrap();
+        writer.write(b"more").await.unwrap();
+        writer.close().await.unwrap();
+        client.wait_drained("file", LONG).await.unwrap();
+        assert_eq!(std::fs::read(pool.target().join("file")).unwrap(), b"more");
+    });
+}

@@ -18,6 +18,7 @@ mod locks;
 mod managers;
 mod network;
 mod publishers;
+mod removed;
 mod repair;
 mod room;
 mod scrub;
