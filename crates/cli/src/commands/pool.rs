@@ -4,6 +4,7 @@ mod members;
 mod scrub;
 pub mod shown;
 mod store;
+mod targets;
 mod token;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use surgetank_report::{Failure, Interrupt, Table, output};
 use self::scrub::{Scrub, Scrubbed};
 use self::shown::Shown;
 use self::store::Store;
+use self::targets::MountStatus;
 use super::foreground::Running;
 use super::serve::notify;
 
@@ -364,6 +366,7 @@ struct PoolStatus {
     files: Files,
     drain_mib_s: f64,
     store: Option<StoreStatus>,
+    mounts: Vec<MountStatus>,
 }
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -418,7 +421,8 @@ impl PoolStatus {
             takes_new_files: store.refusal.is_none(),
             refusal: store.refusal.clone(),
         });
-        Self { benefactors: status.states.iter().map(benefactor).collect(), files, drain_mib_s, store }
+        let mounts = status.mounts.iter().map(MountStatus::of).collect();
+        Self { benefactors: status.states.iter().map(benefactor).collect(), files, drain_mib_s, store, mounts }
     }
 
     fn people(&self) -> String {
@@ -450,8 +454,9 @@ impl PoolStatus {
             );
             store.refusal.as_ref().map_or(sizes.clone(), |why| format!("{sizes}\n{why}"))
         });
+        let standing: String = self.mounts.iter().filter_map(MountStatus::people).collect();
         format!(
-            "{table}\nfiles: {staged} staged, {replicated} replicated, {drained} drained, {failed} failed, {conflict} in conflict; draining at {:.1} MiB/s{}",
+            "{table}\nfiles: {staged} staged, {replicated} replicated, {drained} drained, {failed} failed, {conflict} in conflict; draining at {:.1} MiB/s{standing}{}",
             self.drain_mib_s,
             store.unwrap_or_default()
         )

@@ -10,7 +10,7 @@ use tonic::Status as Refused;
 
 use super::commits::NotDone;
 use super::members::Member;
-use super::protocol::{Begin, Begun, Content, Ended, Integrity, Once, Place, Reply, State, Status};
+use super::protocol::{Begin, Begun, Content, Ended, Integrity, MountStatus, Once, Place, Reply, State, Status};
 use super::rights::{self, NOT_ALLOWED, Within};
 use super::{Manager, room, unique};
 use crate::meta::{Snapshot, Unavailable};
@@ -253,7 +253,7 @@ impl Manager {
         let read = self.store.read(&[], &[Prefix::Nodes, Prefix::Mounts]).await?;
         let drain_bytes_s = self.rate.bytes_s();
         let mut status = Status { files: vec![0; 6], drain_bytes_s, store: self.room.status(), ..Status::default() };
-        let mut mounts = Vec::new();
+        let (mut mounts, mut prefixes) = (Vec::new(), Vec::new());
         for (key, stored) in read.prefixes.into_iter().flatten() {
             match (key, stored.value) {
                 (_, Value::Node(Node { kind: Kind::File(state), .. })) => {
@@ -267,12 +267,19 @@ impl Manager {
                     };
                     status.files[at] += 1;
                 }
-                (Key::Mount(mount), _) => mounts.push(Prefix::Journal(mount)),
+                (Key::Mount(id), Value::Mount(mount)) => {
+                    mounts.push((id, mount));
+                    prefixes.push(Prefix::Journal(id));
+                }
                 _ => {}
             }
         }
-        let journals = self.store.read(&[], &mounts).await?;
-        status.journal = journals.prefixes.iter().map(|entries| entries.len() as u64).sum();
+        let journals = self.store.read(&[], &prefixes).await?;
+        for ((id, Mount { name, target, .. }), entries) in mounts.into_iter().zip(journals.prefixes) {
+            let (journal, standstill) = (entries.len() as u64, self.troubles.standstill(id));
+            status.journal += journal;
+            status.mounts.push(MountStatus { name, target, journal, standstill });
+        }
         let credits = |alive: Option<crate::chunks::Alive>| alive.map_or(0, |alive| alive.credits);
         for Member { lends, alive, .. } in self.members.all() {
             let (free, of) = alive.map_or((0, 0), |alive| alive.ssd);

@@ -1,6 +1,7 @@
 //! Has benefactors write what they have of a file at the target, and verifies it.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{Error, ErrorKind};
 use std::path::Path;
@@ -39,6 +40,8 @@ pub(super) enum Drain {
     Conflict,
     /// The target's file system has no files of this length.
     TooLong,
+    /// The target refuses what benefactors write, and why.
+    Refused(String),
     Later,
 }
 
@@ -61,9 +64,10 @@ pub(super) async fn drain(
         _ => return Ok(Drain::Later),
     };
     let known = groups(read.prefixes.into_iter().flatten(), version);
-    let base = node.rests_on();
+    let (base, place) = (node.rests_on(), target.place(turn.change));
+    let in_trouble = |text: &dyn Display| manager.troubles.of(target, Some(&place), &text);
     let Some((size, of_base)) = extent(&known, base) else {
-        tracing::error!("file {inode}: a part of version {version} is neither in the pool nor at the target");
+        in_trouble(&format_args!("a part of version {version} is neither in the pool nor at the target"));
         // A conflict has taken from the file what it rested on: nothing brings that back.
         return Ok(if base.is_none() { Drain::Conflict } else { Drain::Later });
     };
@@ -76,7 +80,7 @@ pub(super) async fn drain(
                     let is_theirs = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists);
                     let ended = if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later };
                     if !of_base.is_empty() {
-                        manager.troubles.of(inode, &format_args!("what version {version} rests on: {error}"));
+                        in_trouble(&format_args!("what version {version} rests on: {error}"));
                         return Ok(ended);
                     }
                     // It is not needed as long as the pool has everything.
@@ -89,7 +93,7 @@ pub(super) async fn drain(
     let given = (node.owner, node.times);
     // What an attempt has left behind its end takes room that this one may need.
     if let Err(error) = on_target(target, move |target| target.discard(inode, version)).await {
-        manager.troubles.of(inode, &format_args!("what an attempt has left at the target: {error}"));
+        in_trouble(&format_args!("what an attempt has left at the target: {error}"));
     }
     let part = target.part(inode, version, manager.attempt());
     let written = write(manager, (target, &part), (inode, &node), &known, (base, own, from), (of_base, size)).await;
@@ -100,7 +104,7 @@ pub(super) async fn drain(
             match on_target(target, finish).await {
                 Ok(placed) => return Ok(Drain::Done(placed)),
                 Err(error) => {
-                    manager.troubles.of(inode, &error);
+                    in_trouble(&error);
                     Ok(Drain::Later)
                 }
             }
@@ -112,17 +116,21 @@ pub(super) async fn drain(
                 if is_moved { Drain::Later } else { not_opened.unwrap_or(Drain::Lost) }
             })
         }
+        Ok(Err(Drain::Refused(why))) => {
+            in_trouble(&why);
+            Ok(Drain::Later)
+        }
         Ok(Err(other)) => Ok(other),
         Err(error) if error.kind() == ErrorKind::FileTooLarge => Ok(Drain::TooLong),
         Err(error) => {
-            manager.troubles.of(inode, &error);
+            in_trouble(&error);
             // What is there in the place of what the version rests on has fewer bytes.
             let is_theirs = error.kind() == ErrorKind::UnexpectedEof;
             Ok(if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later })
         }
     };
     if let Err(error) = on_target(target, move |target| target.drop_part(&part)).await {
-        manager.troubles.of(inode, &format_args!("what an attempt has left at the target: {error}"));
+        in_trouble(&format_args!("what an attempt has left at the target: {error}"));
     }
     not_finished
 }
@@ -343,15 +351,13 @@ async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) ->
         let its = DrainPart { incarnation: member.lends.place.incarnation, ..part.clone() };
         match member.peer.ask::<Benefactor>(chunks::Request::DrainPart(its), PART_TIME).await {
             Ok(chunks::Reply::Drained(chunks)) => {
-                manager.rate.drained(chunks.iter().map(|(_, length, _)| u64::from(*length)).sum());
+                let inode = part.of.0.inode;
+                manager.rate.drained(inode, chunks.iter().map(|(_, length, _)| u64::from(*length)).sum());
                 return (Ok(chunks), answered);
             }
             // Its life is over, or it never had them: it has them at no later time either.
             Ok(chunks::Reply::Stale | chunks::Reply::NotHere | chunks::Reply::Corrupt) => {}
-            Ok(chunks::Reply::NotDrained(why)) => {
-                manager.troubles.of(part.of.0.inode, &why);
-                return (Err(Drain::Later), answered);
-            }
+            Ok(chunks::Reply::NotDrained(why)) => return (Err(Drain::Refused(why)), answered),
             Ok(_) | Err(_) => (lost, answered) = (false, false),
         }
     }

@@ -13,10 +13,11 @@ use surgetank_pool_core::meta::operation::{Operation, Refusal, Taken};
 use surgetank_pool_core::meta::value::{self, Base, Change};
 use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Role, Value};
 use surgetank_pool_core::publishing;
+use tokio::time::Instant;
 
 use super::Manager;
 use super::answers::{groups, values};
-use super::drain::{Of, open_base, write_group};
+use super::drain::{Drain, Of, open_base, write_group};
 use super::protocol::Ended;
 use super::publisher::on_target;
 use super::target::Target;
@@ -82,33 +83,41 @@ async fn drain_file(
         // A draft would be made in vain.
         return Ok(false);
     }
+    let place = path(manager, &node).await?.map(|path| target.at(&path));
+    let since = Instant::now();
     let Draft { mut begun, file, base } = match draft(manager, target, (inode, &node), own).await? {
         Ok(draft) => draft,
         Err(error) => {
-            manager.troubles.of(inode, &format_args!("a draft: {error}"));
+            manager.troubles.of(target, place.as_deref(), &format_args!("a draft: {error}"));
             return Ok(false);
         }
     };
-    let (drained, answered) = fill(manager, &file, inode, of).await;
+    let (drained, answered) = fill(manager, (target, place.as_deref()), &file, inode, of).await;
     if !drained.is_empty() && !begun.copied {
         // Only now: what cannot be drained costs no copy of a large file.
         let (written, at) = (ranges(&drained), file.clone());
         match on_target(target, move |target| target.copy_but(base.as_ref(), &at, &written)).await {
             Ok(()) => begun.copied = true,
-            Err(error) => manager.troubles.of(inode, &format_args!("what its draft is to have: {error}")),
+            Err(error) => {
+                manager.troubles.of(target, place.as_deref(), &format_args!("what its draft is to have: {error}"))
+            }
         }
     }
     if answered && !begun.copied {
         // Others may need the room.
         let at = file.clone();
         if let Err(error) = on_target(target, move |target| target.empty(&at)).await {
-            manager.troubles.of(inode, &format_args!("a draft of which nothing counts: {error}"));
+            manager.troubles.of(target, place.as_deref(), &format_args!("a draft of which nothing counts: {error}"));
         }
     }
     let recorded = match drained.is_empty() || !begun.copied {
         true => false,
         false => record(manager, (mount, inode), former, begun.draft, &drained).await?,
     };
+    match recorded {
+        true => manager.rate.ended(inode),
+        false => manager.rate.failed(inode, since),
+    }
     let rests = recorded || former.and_then(|base| base.draft) == Some(begun.draft);
     match (answered, rests) {
         (true, true) => drop(own.of.insert(inode, begun.draft)),
@@ -129,7 +138,7 @@ pub(super) async fn remove_unused(
     let drafts = match on_target(target, Target::drafts).await {
         Ok(drafts) => drafts,
         Err(error) => {
-            tracing::warn!("drafts at the target: {error}");
+            manager.troubles.of(target, None, &format_args!("drafts: {error}"));
             return Ok(false);
         }
     };
@@ -150,7 +159,8 @@ pub(super) async fn remove_unused(
             publishing::Draft::Needed => left = true,
             publishing::Draft::Unused => {
                 if let Err(error) = on_target(target, move |target| target.remove_draft(inode, draft)).await {
-                    tracing::warn!("file {inode}: a draft on which nothing rests: {error}");
+                    let text = format_args!("a draft of file {inode} on which nothing rests: {error}");
+                    manager.troubles.of(target, None, &text);
                     left = true;
                 }
             }
@@ -314,6 +324,7 @@ async fn with_tables(manager: &Manager, inode: Inode, of: Vec<Of>) -> Vec<(Of, B
 /// Has groups written into a draft; those of which all was written and verified, and whether all that was asked for was answered.
 async fn fill(
     manager: &Arc<Manager>,
+    (target, place): (&Target, Option<&Path>),
     file: &Path,
     inode: Inode,
     of: Vec<(Of, BTreeMap<u32, Entry>)>,
@@ -324,11 +335,18 @@ async fn fill(
         let written = match written {
             Ok(written) => {
                 answered &= written.answered;
-                let Ok(chunks) = written.chunks else { continue };
-                chunks
+                match written.chunks {
+                    Ok(chunks) => chunks,
+                    Err(why) => {
+                        if let Drain::Refused(why) = why {
+                            manager.troubles.of(target, place, &why);
+                        }
+                        continue;
+                    }
+                }
             }
             Err(error) => {
-                manager.troubles.of(inode, &error);
+                manager.troubles.of(target, place, &error);
                 answered = false;
                 continue;
             }

@@ -40,8 +40,8 @@ pub(crate) use self::answers::groups;
 use self::commits::Commits;
 use self::members::Members;
 pub use self::protocol::{
-    AtTarget, Begin, Begun, Content, Ended, Integrity, Listed, NUMBERS, Once, Place, Reply, Request, State, Status,
-    StoreStatus,
+    AtTarget, Begin, Begun, Content, Ended, Integrity, Listed, MountStatus, NUMBERS, Once, Place, Reply, Request,
+    Standstill, State, Status, StoreStatus,
 };
 pub(crate) use self::revocations::LOOK as REVOKED_LOOK;
 use self::rights::Within;

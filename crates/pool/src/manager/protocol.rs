@@ -122,6 +122,32 @@ pub struct Status {
     pub store: Option<StoreStatus>,
     /// How the SSDs' logs of the benefactors that are alive are.
     pub logs: Vec<(BenefactorId, segments::Report)>,
+    /// All mounts.
+    pub mounts: Vec<MountStatus>,
+}
+
+/// How a mount's target is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountStatus {
+    /// The mount's name.
+    pub name: String,
+    /// The directory.
+    pub target: String,
+    /// Entries of the journal that it has not seen.
+    pub journal: u64,
+    /// Why it sees nothing at present, if the asked manager publishes for it.
+    pub standstill: Option<Standstill>,
+}
+
+/// Why a target sees nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standstill {
+    /// What fails.
+    pub why: String,
+    /// What to do about it.
+    pub remedy: String,
+    /// For how long attempts have failed, and none succeeded.
+    pub seconds: u64,
 }
 
 /// What a benefactor knows of damage, in its present life.
@@ -273,7 +299,9 @@ wire_struct! {
     Place { bytes, copies, media, spread, without, apart }
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
-    Status { benefactors, states, files, journal, drain_bytes_s, integrity, store, logs }
+    Status { benefactors, states, files, journal, drain_bytes_s, integrity, store, logs, mounts }
+    MountStatus { name, target, journal, standstill }
+    Standstill { why, remedy, seconds }
     Integrity { damaged, scrubbed }
     StoreStatus { size, in_use, quota, refusal }
     AtTarget { path, number, node }

@@ -54,13 +54,16 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
     loop {
         let Some(since) = manager.holds_since(Role::Publisher(id)).await.unwrap_or(None) else {
             work = None;
+            // Whoever publishes knows how the target is.
+            manager.troubles.over(id);
             tokio::time::sleep(PAUSE).await;
             continue;
         };
+        let target = Target::new(PathBuf::from(&mount.target), id, since);
         if work.is_none() {
-            let target = Target::new(PathBuf::from(&mount.target), id, since);
             match on_target(&target, Target::take_over).await {
                 Ok(()) => {
+                    manager.troubles.over(id);
                     work = Some(Work {
                         manager: Arc::clone(&manager),
                         id,
@@ -73,7 +76,7 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
                         looked: None,
                     })
                 }
-                Err(error) => tracing::warn!("mount `{}`: {}: {error}", mount.name, mount.target),
+                Err(error) => manager.troubles.of(&target, None, &error),
             }
         }
         let Some(present) = &mut work else {
@@ -88,7 +91,7 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
             Ok(Step::Later) => tokio::time::sleep(PAUSE).await,
             Ok(Step::NotThePublisher) => work = None,
             Err(error) => {
-                tracing::warn!("mount `{}`: {error}", mount.name);
+                manager.troubles.of(&target, None, &error);
                 // What was to be recorded may not be: it is looked at anew.
                 work = None;
                 tokio::time::sleep(PAUSE).await;
@@ -146,7 +149,8 @@ impl Work {
     /// Makes a change at the target, unless somebody else has what it would replace, move or remove there.
     async fn make(&mut self, effect: &Effect) -> std::io::Result<()> {
         let (change, maybe_done) = (effect.change.clone(), effect.maybe_done);
-        let names = on_target(&self.target, move |target| target.names(&change)).await?;
+        let names = move |target: &Target| target.is_taken_over().and_then(|()| target.names(&change));
+        let names = on_target(&self.target, names).await?;
         let was = self.placed(&names).await.map_err(Error::other)?;
         let about = was.first().copied().flatten().map(|placed| placed.node);
         let about = about.filter(|_| matches!(effect.change, Change::Rename { .. } | Change::Link { .. }));
@@ -175,6 +179,12 @@ impl Work {
             self.looked = Some(Instant::now());
         }
         let waiting = self.publisher.waiting() > 0;
+        if (waiting || self.drafts || self.manager.members.are_short())
+            && let Err(error) = on_target(&self.target, Target::is_taken_over).await
+        {
+            self.manager.troubles.of(&self.target, None, &error);
+            return Ok(Step::Later);
+        }
         let drained = !waiting || self.drain().await;
         let published = if waiting { self.make_changes().await? } else { Step::Done };
         self.drafts |= waiting;
@@ -188,10 +198,12 @@ impl Work {
         let early = self.manager.members.are_short() && matches!(published, Step::Done);
         if early && early::drain(&self.manager, self.id, &self.target, &mut self.own).await? {
             self.drafts = true;
+            self.manager.troubles.over(self.id);
             return Ok(Step::Done);
         }
         if !waiting {
             if !early {
+                self.manager.troubles.over(self.id);
                 self.own.begun.clear();
             }
             if self.drafts {
@@ -216,38 +228,42 @@ impl Work {
             // What is asked for and not answered may be written late.
             let own = self.own.of.remove(&inode);
             drains.spawn(async move {
-                let of = (inode, version);
+                let (of, begun) = ((inode, version), Instant::now());
                 let turn = Turn { change: &change, is_first, maybe_done };
-                (of, drain(&manager, &target, of, turn, own).await)
+                let ended = drain(&manager, &target, of, turn, own).await;
+                match ended {
+                    Ok(Drain::Later | Drain::Refused(_)) | Err(_) => manager.rate.failed(inode, begun),
+                    Ok(_) => manager.rate.ended(inode),
+                }
+                (of, target.place(&change), ended)
             });
         }
         let mut well = true;
-        while let Some(Ok(((inode, version), ended))) = drains.join_next().await {
+        while let Some(Ok(((inode, version), place, ended))) = drains.join_next().await {
+            let at = place.display();
             match ended {
                 Ok(Drain::Done(placed)) => {
                     self.finished.insert((inode, version), placed);
                     self.publisher.drained(inode, version);
                 }
                 Ok(Drain::Lost) => {
-                    tracing::error!("file {inode}: chunks of version {version} are lost: it will not reach its target");
+                    tracing::error!("{at}: chunks of version {version} are lost: it will not reach its target");
                     self.discard((inode, version)).await;
                     self.publisher.lost(inode, version);
                 }
                 Ok(Drain::TooLong) => {
-                    tracing::error!("file {inode}: version {version} is longer than a file at its target may be");
+                    tracing::error!("{at}: version {version} is longer than a file at its target may be");
                     self.discard((inode, version)).await;
                     self.publisher.lost(inode, version);
                 }
                 Ok(Drain::Conflict) => {
-                    tracing::error!(
-                        "file {inode}: somebody else has changed at the target what version {version} rests on"
-                    );
+                    tracing::error!("{at}: somebody else has changed at the target what version {version} rests on");
                     self.discard((inode, version)).await;
                     self.publisher.in_conflict(inode, version);
                 }
-                Ok(Drain::Later) => well = false,
+                Ok(Drain::Later | Drain::Refused(_)) => well = false,
                 Err(error) => {
-                    self.manager.troubles.of(inode, &error);
+                    self.manager.troubles.of(&self.target, Some(&place), &error);
                     well = false;
                 }
             }
@@ -258,8 +274,9 @@ impl Work {
     /// Removes what is at the target of a version that never gets a name there.
     async fn discard(&mut self, (inode, version): (Inode, Version)) {
         self.finished.remove(&(inode, version));
+        self.manager.rate.ended(inode);
         if let Err(error) = on_target(&self.target, move |target| target.discard(inode, version)).await {
-            tracing::warn!("file {inode}: what is left of version {version}: {error}");
+            self.manager.troubles.of(&self.target, None, &format_args!("what is left of file {inode}: {error}"));
         }
     }
 
@@ -286,8 +303,13 @@ impl Work {
             let Some(effect) = self.publisher.next_effect() else { return Ok(Step::Done) };
             let made = self.make(&effect).await;
             let outcome = outcome(&made);
-            if let Err(error) = made {
-                tracing::warn!("{}: {error}", self.target.place(&effect.change).display());
+            let place = self.target.place(&effect.change);
+            match (made, outcome) {
+                (Ok(()), _) => self.manager.troubles.over(self.id),
+                (Err(error), publishing::Outcome::Later) => {
+                    self.manager.troubles.of(&self.target, Some(&place), &error)
+                }
+                (Err(error), _) => tracing::warn!("{}: {error}", place.display()),
             }
             if outcome == publishing::Outcome::Conflict
                 && let Some(of) = effect.change.publishes()

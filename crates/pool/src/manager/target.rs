@@ -3,6 +3,7 @@
 mod drafts;
 mod links;
 mod special;
+mod state;
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
@@ -38,6 +39,16 @@ impl Target {
     /// A mount's target, as this publisher sees it.
     pub(super) const fn new(directory: PathBuf, mount: MountId, since: Revision) -> Self {
         Self { directory, mount, since }
+    }
+
+    /// The directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whose it is.
+    pub(super) const fn mount(&self) -> MountId {
+        self.mount
     }
 
     /// Makes the place for files without a name, and removes what earlier publishers of the mount left there. What is of a later one stays:
@@ -78,7 +89,8 @@ impl Target {
         }
     }
 
-    fn at(&self, path: &value::Path) -> PathBuf {
+    /// Where a path is.
+    pub(super) fn at(&self, path: &value::Path) -> PathBuf {
         let names = path.0.iter().map(|name| std::ffi::OsStr::from_bytes(name.bytes()));
         names.fold(self.directory.clone(), |at, name| at.join(name))
     }
@@ -261,25 +273,6 @@ impl Target {
                 Ok(vec![None])
             }
         }
-    }
-
-    /// Whether nothing is at the names of a publication but what the pool has put there last: nobody has made it.
-    pub(super) fn is_as_left(&self, change: &Change, was: &[Option<Placed>]) -> Result<bool> {
-        let (change, also) = match change {
-            Change::Linked { change, also } => (&**change, &also[..]),
-            change => (change, &[][..]),
-        };
-        let first = match change {
-            Change::Publish { path, .. } => Some(path),
-            _ => None,
-        };
-        for (at, path) in first.into_iter().chain(also).enumerate() {
-            let was = was.get(at).copied().flatten();
-            if found(&self.at(path))?.is_some_and(|there| !is(&there, was)) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// The file that a publication gives its name: the one beside the names, or what an attempt that failed behind the rename has left there.

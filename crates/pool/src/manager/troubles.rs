@@ -1,38 +1,105 @@
-//! What keeps files from their targets is said when it begins, and again while it stays, not with every attempt.
+//! What keeps changes from their targets: the log says it when it begins, and again while it stays, not with every attempt. Whoever asks how
+//! the pool is is told.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use surgetank_pool_core::id::Inode;
+use surgetank_pool_core::id::MountId;
 use tokio::time::Instant;
+
+use super::protocol::Standstill;
+use super::target::{ASIDE, Target};
 
 /// The pause before the same is said again.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What was said lately, by file and reason.
+/// See the module.
 #[derive(Default)]
-pub(super) struct Troubles(Mutex<BTreeMap<(Inode, String), Instant>>);
+pub(super) struct Troubles(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// What was said lately: at which target, of what there, and why.
+    said: BTreeMap<(MountId, Option<PathBuf>, String), Instant>,
+    /// Why targets have seen nothing, and since when.
+    standing: BTreeMap<MountId, (String, PathBuf, Instant)>,
+}
 
 impl Troubles {
-    /// An attempt to have a file at its target failed. `text` ends with `: ` and the reason, which stays the same from attempt to attempt.
-    pub(super) fn of(&self, inode: Inode, text: &impl Display) {
-        let text = text.to_string();
-        let reason = text.rsplit(": ").next().unwrap_or_default().to_owned();
-        if self.is_new((inode, reason), Instant::now()) {
-            tracing::warn!("file {inode}: {text}");
+    /// An attempt at a target failed, to have something at a place there or anything. `text` ends with the reason, behind the last `: ` in it,
+    /// which stays the same from attempt to attempt.
+    pub(super) fn of(&self, target: &Target, place: Option<&Path>, text: &impl Display) {
+        let (text, now) = (text.to_string(), Instant::now());
+        let (reason, directory) = (reason(&text), target.directory());
+        let mut state = self.state();
+        let is_new = state.is_new((target.mount(), place.map(Path::to_owned), reason.clone()), now);
+        let standing = state.standing.entry(target.mount());
+        standing.or_insert_with(|| (String::new(), directory.to_owned(), now)).0.clone_from(&reason);
+        drop(state);
+        if is_new {
+            let (at, remedy) = (directory.display(), remedy(&reason, directory));
+            match place {
+                Some(place) => tracing::warn!("{} is not there yet: {text}: {remedy}", place.display()),
+                None => tracing::warn!("target {at}: {text}: {remedy}"),
+            }
         }
     }
 
-    fn is_new(&self, trouble: (Inode, String), now: Instant) -> bool {
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        said.retain(|_, at| now < *at + AGAIN);
-        let is_new = !said.contains_key(&trouble);
+    /// A mount's target has seen something, or nothing waits for it.
+    pub(super) fn over(&self, mount: MountId) {
+        self.state().standing.remove(&mount);
+    }
+
+    /// Why a mount's target sees nothing at present.
+    pub(super) fn standstill(&self, mount: MountId) -> Option<Standstill> {
+        let state = self.state();
+        let (why, directory, since) = state.standing.get(&mount)?;
+        let remedy = remedy(why, directory);
+        Some(Standstill { why: why.clone(), remedy, seconds: since.elapsed().as_secs() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_new(&mut self, trouble: (MountId, Option<PathBuf>, String), now: Instant) -> bool {
+        self.said.retain(|_, at| now < *at + AGAIN);
+        let is_new = !self.said.contains_key(&trouble);
         if is_new {
-            said.insert(trouble, now);
+            self.said.insert(trouble, now);
         }
         is_new
+    }
+}
+
+/// The last part of a sentence, without the system's number.
+fn reason(text: &str) -> String {
+    let last = text.rsplit(": ").next().unwrap_or_default();
+    last.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+/// What a user does about a reason.
+fn remedy(reason: &str, directory: &Path) -> String {
+    let remedies = [
+        ("No space left", "make room there"),
+        ("quota exceeded", "make room there, or raise the quota"),
+        ("Permission denied", "give the user of the pool's processes the right to write there"),
+        ("Operation not permitted", "give the user of the pool's processes the right to do that there"),
+        ("No such file or directory", "mount its file system, or make the directory again"),
+        ("Read-only file system", "mount it writable"),
+    ];
+    match remedies.iter().find(|(of, _)| reason.contains(of)) {
+        _ if reason.contains(ASIDE) => {
+            let aside = directory.join(ASIDE);
+            format!("mount it, or accept the directory as it is with `mkdir {}`", aside.display())
+        }
+        Some((_, remedy)) => (*remedy).to_owned(),
+        None => "see to that".to_owned(),
     }
 }
 
@@ -42,12 +109,21 @@ mod tests {
 
     #[test]
     fn the_same_is_said_once_a_minute_and_something_else_at_once() {
-        let (troubles, begun) = (Troubles::default(), Instant::now());
-        let full = || (Inode(1), "No space left on device".to_owned());
-        assert!(troubles.is_new(full(), begun));
-        assert!(!troubles.is_new(full(), begun + AGAIN / 2));
-        assert!(troubles.is_new((Inode(1), "Permission denied".to_owned()), begun + AGAIN / 2));
-        assert!(troubles.is_new((Inode(2), full().1), begun + AGAIN / 2));
-        assert!(troubles.is_new(full(), begun + AGAIN));
+        let (mut state, begun) = (State::default(), Instant::now());
+        let full = || (MountId(1), Some(PathBuf::from("/scratch/a")), "No space left on device".to_owned());
+        assert!(state.is_new(full(), begun));
+        assert!(!state.is_new(full(), begun + AGAIN / 2));
+        assert!(state.is_new((MountId(1), full().1, "Permission denied".to_owned()), begun + AGAIN / 2));
+        assert!(state.is_new((MountId(1), None, full().2), begun + AGAIN / 2));
+        assert!(state.is_new((MountId(2), full().1, full().2), begun + AGAIN / 2));
+        assert!(state.is_new(full(), begun + AGAIN));
+    }
+
+    #[test]
+    fn a_reason_is_without_paths_and_numbers_and_has_a_remedy() {
+        let found = reason("what an attempt has left: /scratch/.surgetank/1.2: No space left on device (os error 28)");
+        assert_eq!(found, "No space left on device");
+        assert_eq!(remedy(&found, Path::new("/scratch")), "make room there");
+        assert_eq!(reason(""), "");
     }
 }

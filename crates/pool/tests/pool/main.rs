@@ -26,6 +26,7 @@ mod security;
 mod shared_writers;
 mod sparse;
 mod ssd;
+mod standstill;
 mod store;
 mod support;
 mod target_changes;

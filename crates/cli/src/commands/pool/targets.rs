@@ -1,0 +1,67 @@
+//! What `pool status` says of mounts' targets.
+
+use serde::Serialize;
+use surgetank_model::text::line;
+use surgetank_pool::manager;
+use surgetank_report::number::duration;
+
+/// How a mount's target is.
+#[derive(Serialize)]
+pub struct MountStatus {
+    name: String,
+    target: String,
+    /// Changes that the target has not seen.
+    changes_waiting: u64,
+    /// Why it sees nothing at present; `None`: it does, or nothing waits.
+    standstill: Option<Standstill>,
+}
+
+#[derive(Serialize)]
+struct Standstill {
+    why: String,
+    remedy: String,
+    seconds: u64,
+}
+
+impl MountStatus {
+    pub fn of(status: &manager::MountStatus) -> Self {
+        let manager::MountStatus { name, target, journal, standstill } = status.clone();
+        let standstill =
+            standstill.map(|manager::Standstill { why, remedy, seconds }| Standstill { why, remedy, seconds });
+        Self { name, target, changes_waiting: journal, standstill }
+    }
+
+    /// The line that people get of one that stands still.
+    pub fn people(&self) -> Option<String> {
+        let Standstill { why, remedy, seconds } = self.standstill.as_ref()?;
+        let time = match seconds {
+            0..60 => format!("{seconds} s"),
+            60..3600 => format!("{} min", seconds / 60),
+            _ => duration(*seconds as f64),
+        };
+        Some(format!("\ntarget {}: {} for {time}: {}", line(&self.target), line(why), line(remedy)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_get_the_target_the_reason_the_time_and_a_remedy() {
+        let standstill = manager::Standstill {
+            why: "No space left on device".to_owned(),
+            remedy: "make room there".to_owned(),
+            seconds: 130,
+        };
+        let (name, target) = ("/scratch/run1".to_owned(), "/scratch/run1".to_owned());
+        let mut status = manager::MountStatus { name, target, journal: 3, standstill: Some(standstill) };
+        let people = MountStatus::of(&status).people();
+        assert_eq!(
+            people.as_deref(),
+            Some("\ntarget /scratch/run1: No space left on device for 2 min: make room there")
+        );
+        status.standstill = None;
+        assert_eq!(MountStatus::of(&status).people(), None);
+    }
+}
