@@ -3,6 +3,7 @@
 
 mod asks;
 mod contents;
+mod removed;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -430,32 +431,6 @@ impl World {
             }
             self.drained.insert((inode, version));
             self.publisher.1.drained(inode, version);
-        }
-    }
-
-    fn has(&self, inode: Inode) -> bool {
-        self.store.get(&Key::Node(inode)).is_some()
-    }
-
-    /// The publisher knows that a file has ended.
-    fn forgotten(&mut self, inode: Inode) {
-        let versions: Vec<(Inode, Version)> = self.publisher.1.unpublished().filter(|(of, _)| *of == inode).collect();
-        versions.into_iter().for_each(|(inode, version)| self.publisher.1.forgotten(inode, version));
-    }
-
-    /// The publisher ends a file that has no name, unless it may be at the target.
-    fn forget(&mut self) {
-        let waiting: Vec<(Inode, Version)> = self.publisher.1.unpublished().collect();
-        let Some((inode, _)) = self.pick(&waiting) else { return };
-        let versions = waiting.iter().filter(|(of, _)| *of == inode);
-        let mut turns = versions.filter_map(|of| self.publisher.1.entry(*of));
-        let node = match self.store.get(&Key::Node(inode)).map(|stored| &stored.value) {
-            Some(Value::Node(node)) => node,
-            _ => return,
-        };
-        if node.at.is_none() && !turns.any(|turn| turn.maybe_done) && !self.forgetting.values().any(|of| *of == inode) {
-            let request = self.begin(Operation::Forget { inode, publisher: Some(self.publisher.0) });
-            self.forgetting.insert(request, inode);
         }
     }
 
