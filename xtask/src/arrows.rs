@@ -28,7 +28,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("policy", Decide, &["model"]),
     ("rental", Decide, &["model", "cache", "policy"]),
     ("mrc", Decide, &["model", "readcache"]),
-    ("allocation", Decide, &["model", "mrc"]),
+    ("allocation", Decide, &["model", "mrc", "readcache"]),
     ("planner", Decide, &["model", "policy", "allocation"]),
     ("pool-core", Decide, &["model"]),
     ("nbd", Act, &[]),

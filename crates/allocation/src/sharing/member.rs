@@ -158,11 +158,12 @@ impl Member {
         let hit = smooth(hit, former.as_ref().map(|known| known.hit));
         let miss = smooth(miss, former.as_ref().map(|known| known.miss));
         // Whoever reads waits for an answer or makes a pause: so many are there at least.
-        let readers = (observed.in_flight - READERS_TOLERANCE).ceil().max(1.0).min(READERS_MAX);
+        let in_flight = if observed.in_flight.is_finite() { observed.in_flight } else { 0.0 };
+        let readers = (in_flight - READERS_TOLERANCE).ceil().clamp(1.0, READERS_MAX);
         let queue = observed.disk.map(|disk| disk.busy.mul_f64(readers));
         let queue = smooth(queue, former.as_ref().map(|known| known.queue)).unwrap_or_default();
-        let pause = observed.latency.filter(|_| observed.in_flight > 0.0);
-        let pause = pause.map(|latency| latency.mul_f64((readers / observed.in_flight - 1.0).clamp(0.0, PAUSE_MAX)));
+        let pause = observed.latency.filter(|_| in_flight > 0.0);
+        let pause = pause.map(|latency| latency.mul_f64((readers / in_flight - 1.0).clamp(0.0, PAUSE_MAX)));
         let pause = smooth(pause, former.as_ref().map(|known| known.pause)).unwrap_or_default();
         // Where nothing hit yet, or all did, the other one is all that is known.
         let (Some(hit), Some(miss)) = (hit.or(miss), miss.or(hit)) else {
