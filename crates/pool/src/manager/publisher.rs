@@ -172,7 +172,11 @@ impl Work {
                 self.publisher.journalled(stored.modified, number, change);
             }
         }
-        if self.looked.is_none_or(|at| at.elapsed() >= LOOK) && self.publisher.unpublished().next().is_some() {
+        // Only while the target takes nothing: where each file replaces the one before while that is drained, the target would never have one.
+        if self.manager.troubles.standstill(self.id).is_some()
+            && self.looked.is_none_or(|at| at.elapsed() >= LOOK)
+            && self.publisher.unpublished().next().is_some()
+        {
             if !self.forget_removed().await? {
                 return Ok(Step::NotThePublisher);
             }
