@@ -134,13 +134,6 @@ impl Publisher {
         self.never.insert((inode, version), PublicationEnd::Lost);
     }
 
-    /// The file has ended before the target had the version, which gets no name there: what comes behind it in the journal still takes
-    /// place.
-    pub fn forgotten(&mut self, inode: Inode, version: Version) {
-        self.ready.remove(&(inode, version));
-        self.never.insert((inode, version), PublicationEnd::Lost);
-    }
-
     /// Somebody else changed what a version rests on at the target: it will never be complete.
     pub fn in_conflict(&mut self, inode: Inode, version: Version) {
         self.never.insert((inode, version), PublicationEnd::Conflict);
@@ -208,13 +201,6 @@ impl Publisher {
     pub fn wanted(&self) -> impl Iterator<Item = (Inode, Version)> {
         let wanted = self.entries.values().filter_map(|(change, _)| change.publishes());
         wanted.filter(|of| !self.ready.contains(of) && !self.never.contains_key(of))
-    }
-
-    /// Versions that wait for their turn, whether or not their bytes are at the target.
-    pub fn unpublished(&self) -> impl Iterator<Item = (Inode, Version)> {
-        let waiting = self.entries.values().filter(|(_, stage)| stage.waits());
-        let versions = waiting.filter_map(|(change, _)| change.publishes());
-        versions.filter(|of| !self.never.contains_key(of))
     }
 
     /// The entry that publishes a version.

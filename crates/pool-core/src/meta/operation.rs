@@ -210,9 +210,6 @@ pub enum Operation {
     Forget {
         /// Which.
         inode: Inode,
-        /// The publisher of its mount, as [`Key::Owner`] has it: no version of it that waits in the journal is at the target, or ever will be.
-        /// `None`: one that waits for the target stays.
-        publisher: Option<u64>,
     },
     /// A place of a group is replaced by another, which has the same chunks and table: its copies were made again, or it is the same
     /// benefactor in a new life, with all of it on SSD.
@@ -308,7 +305,7 @@ pub enum Granted {
 pub enum PublicationEnd {
     /// The target has it.
     Done,
-    /// Chunks of it are lost, or the file has ended: the target will never have all of it.
+    /// Chunks of it are lost.
     Lost,
     /// Somebody else changed what the target has at its path.
     Conflict,
@@ -440,7 +437,7 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
             recorder.published((*publisher, *mount), *journal, *ended, placed, *about)
         }
         Operation::Import { at, fresh, node, placed } => recorder.import(at, *fresh, node, *placed),
-        Operation::Forget { inode, publisher } => recorder.forget(*inode, *publisher),
+        Operation::Forget { inode } => recorder.forget(*inode),
         Operation::Relocate { warden, inode, group, from, to } => {
             recorder.relocate(*warden, *inode, *group, None, (*from, *to))
         }

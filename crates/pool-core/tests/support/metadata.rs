@@ -3,7 +3,6 @@
 
 mod asks;
 mod contents;
-mod removed;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,9 +74,6 @@ struct World {
     /// What the target is to be once it has seen all entries up to a revision.
     expected: BTreeMap<Revision, BTreeMap<Path, AtTarget>>,
     recording: BTreeMap<RequestId, u64>,
-    /// The publisher ends files that were removed before the target had them.
-    forgets: bool,
-    forgetting: BTreeMap<RequestId, Inode>,
     drained: BTreeSet<(Inode, Version)>,
     contents: Contents,
     /// Steps of publishing in which the target does not answer.
@@ -121,14 +117,11 @@ impl World {
             target: Target::default(),
             expected: BTreeMap::new(),
             recording: BTreeMap::new(),
-            forgets: false,
-            forgetting: BTreeMap::new(),
             drained: BTreeSet::new(),
             contents: Contents::default(),
             target_gone: 0,
             calm: false,
         };
-        world.forgets = world.random.chance(0.3);
         let root = Node::new(Kind::Directory, MOUNT, None, (0o755, 0, 0));
         world.write(vec![Write::Put(Key::Node(ROOT), Value::Node(root))]);
         (0..4).for_each(|id| world.start_benefactor(BenefactorId(id)));
@@ -191,7 +184,6 @@ impl World {
         self.publisher = (number, Publisher::new());
         self.truth.publisher = number;
         self.recording.clear();
-        self.forgetting.clear();
         self.drained.iter().for_each(|(inode, version)| self.publisher.1.drained(*inode, *version));
         self.watch();
         Ok(())
@@ -382,7 +374,6 @@ impl World {
     }
 
     fn complete(&mut self, manager: u64, id: CommitId, outcome: &Outcome) -> Result<(), String> {
-        let mut ended = Vec::new();
         let group = &mut self.managers[manager as usize];
         group.complete(id, outcome);
         while let Some((request, answer)) = group.next_answer() {
@@ -407,7 +398,6 @@ impl World {
                             other => return Err(format!("the record of entry {journal} ends with {other:?}")),
                         }
                     }
-                    ended.extend(self.forgetting.remove(&request));
                 }
                 Answer::Refused => {
                     doing.submitted.iter().for_each(|refused| self.known[manager as usize].refused(refused));
@@ -416,9 +406,6 @@ impl World {
                 }
             }
         }
-        for inode in ended.into_iter().filter(|inode| !self.has(*inode)).collect::<Vec<_>>() {
-            self.forgotten(inode);
-        }
         Ok(())
     }
 
@@ -426,18 +413,12 @@ impl World {
     fn drain(&mut self) {
         let wanted: Vec<(Inode, Version)> = self.publisher.1.wanted().collect();
         if let Some((inode, version)) = self.pick(&wanted) {
-            if !self.has(inode) {
-                return self.forgotten(inode);
-            }
             self.drained.insert((inode, version));
             self.publisher.1.drained(inode, version);
         }
     }
 
     fn publish(&mut self) -> Result<(), String> {
-        if self.forgets && self.random.chance(0.3) {
-            self.forget();
-        }
         if let Some(effect) = self.publisher.1.next_effect() {
             self.effects.push(effect);
         }
@@ -456,12 +437,7 @@ impl World {
             self.publisher.1.complete(effect.journal, publishing::Outcome::Done);
         }
         while let Some((journal, ended)) = self.publisher.1.next_record() {
-            let change = self.store.get(&Key::Journal(MOUNT, journal)).map(|stored| &stored.value);
-            let of = match change {
-                Some(Value::Journal(change)) => change.publishes(),
-                _ => None,
-            };
-            if ended != PublicationEnd::Done && of.is_some_and(|(inode, _)| self.has(inode)) {
+            if ended != PublicationEnd::Done {
                 return Err("nothing is lost here".to_owned());
             }
             let operation = Operation::Published {
@@ -483,19 +459,17 @@ impl World {
         if let Change::Publish { inode, version, .. } = &effect.change {
             let committed = self.truth.history[&(*inode, version.0)].clone();
             // Who has just begun may find it done already, and recorded.
-            if self.store.get(&Key::Journal(MOUNT, effect.journal)).is_some() && self.has(*inode) {
+            if self.store.get(&Key::Journal(MOUNT, effect.journal)).is_some() {
                 self.can_be_read(*inode, *version, &committed).map_err(|what| format!("published: {what}"))?;
                 self.has_name(*inode, &committed);
             }
         }
         let complete = |of: (Inode, Version)| self.drained.contains(&of);
-        // What was to be moved or removed may never have had a name there.
-        self.target.change(&effect.change, effect.maybe_done || self.forgets, &complete)?;
+        self.target.change(&effect.change, effect.maybe_done, &complete)?;
         self.shows_what_it_may(effect.journal)
     }
 
-    /// After the last entry of a revision the target is what it was to be then, but for files that have ended: it may lack them, or have what
-    /// was at their names before.
+    /// After the last entry of a revision the target is what it was to be then.
     fn shows_what_it_may(&self, journal: u64) -> Result<(), String> {
         let entries: Vec<(Revision, u64)> = self
             .store
@@ -516,9 +490,7 @@ impl World {
         };
         let expected: BTreeMap<Path, Option<(Inode, Version)>> =
             self.expected[revision].iter().map(|(path, what)| (path.clone(), kind(what))).collect();
-        let has_ended = |path: &Path| matches!(expected.get(path), Some(Some((inode, _))) if !self.has(*inode));
-        let mut paths = self.target.0.keys().chain(expected.keys());
-        if paths.any(|path| self.target.0.get(path) != expected.get(path) && !has_ended(path)) {
+        if self.target.0 != expected {
             return Err(format!("at {revision:?} the target is {:?}, not {expected:?}", self.target));
         }
         Ok(())

@@ -221,14 +221,7 @@ impl Namespace {
                 }
                 Ok(Reply::Version(Version(file.version)))
             }
-            Operation::WriterLost { inode, .. } => {
-                let file = self.file(*inode)?;
-                if file.writers.is_empty() && file.version == 0 {
-                    file.version = 1;
-                    self.history.insert((*inode, 1), BTreeMap::new());
-                }
-                Ok(Reply::Version(Version(self.file(*inode)?.version)))
-            }
+            Operation::WriterLost { inode, .. } => Ok(Reply::Version(Version(self.file(*inode)?.version))),
             Operation::Rename { from, to, replace, .. } => self.rename(from, to, *replace),
             Operation::Unlink { at, .. } => {
                 let inode = self.present(at)?;
@@ -250,9 +243,7 @@ impl Namespace {
                 Ok(Reply::Done)
             }
             Operation::Published { publisher, journal, ended, .. } => {
-                let of = self.publications.get(journal).map(|(inode, _)| *inode);
-                let is_lost = *ended != PublicationEnd::Done && of.is_none_or(|inode| self.files.contains_key(&inode));
-                assert!(!is_lost, "nothing is lost here, and nobody else changes the target");
+                assert_eq!(*ended, PublicationEnd::Done, "nothing is lost here, and nobody else changes the target");
                 if *publisher != self.publisher {
                     return Err(Refusal::NotThePublisher);
                 }
@@ -289,20 +280,13 @@ impl Namespace {
                 file.base = Some(Base { draft: Some(draft.0), size, version, changes: draft.1 });
                 Ok(Reply::Done)
             }
-            Operation::Forget { inode, publisher } => {
+            Operation::Forget { inode } => {
                 let named = self.names().values().any(|named| named == inode);
-                let present = self.publisher;
                 let file = self.file(*inode)?;
                 if named {
                     return Err(Refusal::Named);
                 }
-                let waits = file.published < file.closed;
-                match publisher {
-                    None if waits => return Err(Refusal::InUse),
-                    Some(publisher) if waits && *publisher != present => return Err(Refusal::NotThePublisher),
-                    _ => {}
-                }
-                if !file.writers.is_empty() {
+                if !file.writers.is_empty() || file.published < file.closed {
                     return Err(Refusal::InUse);
                 }
                 self.files.remove(inode);

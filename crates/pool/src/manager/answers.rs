@@ -249,7 +249,7 @@ impl Manager {
         })
     }
 
-    pub(super) async fn status(&self) -> Result<Reply, Unavailable> {
+    pub(super) async fn status(&self, by: &Claims) -> Result<Reply, Unavailable> {
         let read = self.store.read(&[], &[Prefix::Nodes, Prefix::Mounts]).await?;
         let drain_bytes_s = self.rate.bytes_s();
         let mut status = Status { files: vec![0; 6], drain_bytes_s, store: self.room.status(), ..Status::default() };
@@ -275,10 +275,13 @@ impl Manager {
             }
         }
         let journals = self.store.read(&[], &prefixes).await?;
-        for ((id, Mount { name, target, .. }), entries) in mounts.into_iter().zip(journals.prefixes) {
+        for ((id, mount), entries) in mounts.into_iter().zip(journals.prefixes) {
             let (journal, standstill) = (entries.len() as u64, self.troubles.standstill(id));
             status.journal += journal;
-            status.mounts.push(MountStatus { name, target, journal, standstill });
+            if rights::may_see(by, id, &mount) {
+                let Mount { name, target, .. } = mount;
+                status.mounts.push(MountStatus { name, target, journal, standstill });
+            }
         }
         let credits = |alive: Option<crate::chunks::Alive>| alive.map_or(0, |alive| alive.credits);
         for Member { lends, alive, .. } in self.members.all() {

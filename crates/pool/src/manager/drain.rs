@@ -60,7 +60,7 @@ pub(super) async fn drain(
     let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
     let node = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
         Some(Value::Node(node)) => node,
-        // It has lost its last name, and the publisher has ended it.
+        // The journal has an entry of it, so that it cannot be forgotten.
         _ => return Ok(Drain::Later),
     };
     let known = groups(read.prefixes.into_iter().flatten(), version);
@@ -77,7 +77,9 @@ pub(super) async fn drain(
             match open_base(manager, target, (node.mount, inode), base, (turn.change, turn.maybe_done)).await? {
                 Ok(file) => (Some(file), None),
                 Err(error) => {
-                    let is_theirs = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists);
+                    // What is missing with its file system is nobody else's doing.
+                    let is_theirs = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists)
+                        && on_target(target, Target::is_taken_over).await.is_ok();
                     let ended = if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later };
                     if !of_base.is_empty() {
                         in_trouble(&format_args!("what version {version} rests on: {error}"));

@@ -301,7 +301,7 @@ impl Service for Manager {
             Request::Do(operation, once) => return self.act(&by, &operation, once).await,
             Request::Lock(operation) => return self.lock(&by, &operation).await,
             Request::Locked(session, inodes) => self.locked(session, &inodes).await,
-            Request::Status => self.status().await,
+            Request::Status => self.status(&by).await,
             Request::Leave(id) => return self.leave(id).await,
             Request::Revoke(token) => self.revoke(token).await,
             Request::Revoked => Ok(Reply::Revoked(self.credentials.revoked.all())),

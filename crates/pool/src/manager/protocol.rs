@@ -326,7 +326,7 @@ wire_enum! {
         8 = RemoveDirectory { at, journal },
         9 = Published { publisher, mount, journal, ended, placed, about },
         10 = Evict { inode, changes },
-        11 = Forget { inode, publisher },
+        11 = Forget { inode },
         12 = Relocate { warden, inode, group, from, to },
         13 = MakeLink { at, fresh, journal, owner, to },
         14 = SetAttributes { inode, attributes, journal },

@@ -1,8 +1,6 @@
 //! The publisher of a mount: has benefactors write what was closed into files without a name, verifies them, and makes the mount's changes at
 //! the target in the order of the journal.
 
-mod removed;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Error, ErrorKind};
 use std::path::PathBuf;
@@ -12,7 +10,7 @@ use std::time::Duration;
 use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::value::{Change, Mount, Placed};
-use surgetank_pool_core::meta::{Key, Name, Prefix, Role, Value};
+use surgetank_pool_core::meta::{Key, Name, Prefix, Role, Stored, Value};
 use surgetank_pool_core::publishing::{self, Effect, Publisher, Turn};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -27,7 +25,7 @@ use crate::meta::Unavailable;
 const DRAINS: usize = 4;
 /// The pause before a target or benefactor is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause between two looks at the journal, and at files that were removed.
+/// The longest pause between two looks at the journal.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Publishes for every mount whose publisher this manager is.
@@ -51,6 +49,8 @@ pub(super) async fn run(manager: &Arc<Manager>) {
 
 async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
     let mut work: Option<Work> = None;
+    // From then on a directory in its place is taken for the target only if somebody says so.
+    let mut is_taken_over = false;
     loop {
         let Some(since) = manager.holds_since(Role::Publisher(id)).await.unwrap_or(None) else {
             work = None;
@@ -61,8 +61,15 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
         };
         let target = Target::new(PathBuf::from(&mount.target), id, since);
         if work.is_none() {
-            match on_target(&target, Target::take_over).await {
+            let take_over = move |target: &Target| {
+                if is_taken_over {
+                    target.is_taken_over()?;
+                }
+                target.take_over()
+            };
+            match on_target(&target, take_over).await {
                 Ok(()) => {
+                    is_taken_over = true;
                     manager.troubles.over(id);
                     work = Some(Work {
                         manager: Arc::clone(&manager),
@@ -73,7 +80,6 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
                         own: early::Own::default(),
                         finished: BTreeMap::new(),
                         made: BTreeMap::new(),
-                        looked: None,
                     })
                 }
                 Err(error) => manager.troubles.of(&target, None, &error),
@@ -89,7 +95,7 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
             }
             Ok(Step::Done) => {}
             Ok(Step::Later) => tokio::time::sleep(PAUSE).await,
-            Ok(Step::NotThePublisher) => work = None,
+            Ok(Step::NotThePublisher | Step::Gone) => work = None,
             Err(error) => {
                 manager.troubles.of(&target, None, &error);
                 // What was to be recorded may not be: it is looked at anew.
@@ -118,6 +124,8 @@ enum Step {
     Later,
     /// Another manager publishes.
     NotThePublisher,
+    /// The target is not the directory that was taken over: what was written there without a name may not be there any more.
+    Gone,
 }
 
 struct Work {
@@ -132,8 +140,6 @@ struct Work {
     finished: BTreeMap<(Inode, Version), Placed>,
     /// What is to be recorded of entries.
     made: BTreeMap<u64, Made>,
-    /// When files without a name were looked for last.
-    looked: Option<Instant>,
 }
 
 /// What a change came to.
@@ -151,7 +157,14 @@ impl Work {
         let (change, maybe_done) = (effect.change.clone(), effect.maybe_done);
         let names = move |target: &Target| target.is_taken_over().and_then(|()| target.names(&change));
         let names = on_target(&self.target, names).await?;
-        let was = self.placed(&names).await.map_err(Error::other)?;
+        let keys: Vec<Key> =
+            names.iter().map(|(directory, name)| Key::Placed(self.id, *directory, name.clone())).collect();
+        let read = self.manager.store.read(&keys, &[]).await.map_err(Error::other)?;
+        let placed = |stored: Option<Stored>| match stored.map(|stored| stored.value) {
+            Some(Value::Placed(placed)) => Some(placed),
+            _ => None,
+        };
+        let was: Vec<Option<Placed>> = read.keys.into_iter().map(placed).collect();
         let about = was.first().copied().flatten().map(|placed| placed.node);
         let about = about.filter(|_| matches!(effect.change, Change::Rename { .. } | Change::Link { .. }));
         // Of what a rename leaves where it was, it may be the only copy: it is not the pool's to replace any more.
@@ -160,7 +173,14 @@ impl Work {
         self.made.insert(effect.journal, Made { placed: left.into_iter().collect(), about });
         let change = effect.change.clone();
         let finished = change.publishes().and_then(|of| self.finished.get(&of).copied());
-        let is = on_target(&self.target, move |target| target.change(&change, (maybe_done, finished), &was)).await?;
+        let change = move |target: &Target| {
+            target.is_taken_over()?;
+            // What failed since its file system went away is to be made when that is there again.
+            target
+                .change(&change, (maybe_done, finished), &was)
+                .map_err(|error| target.is_taken_over().err().unwrap_or(error))
+        };
+        let is = on_target(&self.target, change).await?;
         self.made.insert(effect.journal, Made { placed: names.into_iter().zip(is).collect(), about });
         Ok(())
     }
@@ -172,22 +192,12 @@ impl Work {
                 self.publisher.journalled(stored.modified, number, change);
             }
         }
-        // Only while the target takes nothing: where each file replaces the one before while that is drained, the target would never have one.
-        if self.manager.troubles.standstill(self.id).is_some()
-            && self.looked.is_none_or(|at| at.elapsed() >= LOOK)
-            && self.publisher.unpublished().next().is_some()
-        {
-            if !self.forget_removed().await? {
-                return Ok(Step::NotThePublisher);
-            }
-            self.looked = Some(Instant::now());
-        }
         let waiting = self.publisher.waiting() > 0;
         if (waiting || self.drafts || self.manager.members.are_short())
             && let Err(error) = on_target(&self.target, Target::is_taken_over).await
         {
             self.manager.troubles.of(&self.target, None, &error);
-            return Ok(Step::Later);
+            return Ok(Step::Gone);
         }
         let drained = !waiting || self.drain().await;
         let published = if waiting { self.make_changes().await? } else { Step::Done };
@@ -247,6 +257,7 @@ impl Work {
             let at = place.display();
             match ended {
                 Ok(Drain::Done(placed)) => {
+                    self.manager.troubles.over(self.id);
                     self.finished.insert((inode, version), placed);
                     self.publisher.drained(inode, version);
                 }

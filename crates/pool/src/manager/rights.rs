@@ -153,6 +153,17 @@ pub(super) fn may_use(grant: &Grant, mount: &Mount) -> Result<(), Refused> {
     is_below(grant, &mount.target)
 }
 
+/// Whether whoever asks may know of a mount, and of its target's path.
+pub(super) fn may_see(by: &Claims, id: MountId, mount: &Mount) -> bool {
+    match by {
+        Claims::Member => true,
+        Claims::Session(by) => by.mount == id,
+        Claims::Mount(grant) => {
+            grant.mount.as_ref().is_none_or(|name| *name == mount.name) && may_use(grant, mount).is_ok()
+        }
+    }
+}
+
 fn is_below(grant: &Grant, target: &str) -> Result<(), Refused> {
     let is_plain = Path::new(target).components().all(|part| part != std::path::Component::ParentDir);
     if is_plain && Path::new(target).starts_with(&grant.target) {

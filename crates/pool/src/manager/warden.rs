@@ -87,15 +87,15 @@ async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailabl
         if !matches!(node.kind, Kind::File(_)) || written {
             continue;
         }
-        // Of a file without a version nothing was committed.
-        let lost = node.version > node.journalled || node.version == Version::NONE;
+        // Of a file without a version nothing was committed: it is torn, and the target does not see it.
+        let lost = node.version > node.journalled || (node.version == Version::NONE && !node.torn);
         match &node.at {
             Some(_) if lost => {
                 let operation = Operation::WriterLost { inode, journal: manager.number()? };
                 manager.commits.perform(&operation).await?;
             }
             None if node.published >= node.journalled => {
-                manager.commits.perform(&Operation::Forget { inode, publisher: None }).await?;
+                manager.commits.perform(&Operation::Forget { inode }).await?;
             }
             _ => {}
         }

@@ -18,7 +18,6 @@ mod locks;
 mod managers;
 mod network;
 mod publishers;
-mod removed;
 mod repair;
 mod room;
 mod scrub;

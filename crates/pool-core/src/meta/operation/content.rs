@@ -139,14 +139,9 @@ impl Recorder<'_> {
     }
 
     pub(super) fn writer_lost(&mut self, inode: Inode, journal: u64) -> Answer {
-        let mut node = Node { torn: true, ..self.file(inode)? };
+        let node = self.file(inode)?;
         let others = self.somebody_writes(inode, None)?;
-        if !others && node.version == Version::NONE {
-            // Of a file that has a name the target has one as well: nothing was committed, so it is empty.
-            let times = Times { modified: self.now(), changed: self.now(), ..node.times };
-            node = Node { kind: Kind::File(FileState::Replicated), version: Version::NONE.next(), times, ..node };
-        }
-        self.publish_unless(others, inode, node, journal)
+        self.publish_unless(others, inode, Node { torn: true, ..node }, journal)
     }
 
     /// Whether another session has the file open for writing, also when the transaction takes place: whoever opens or closes it writes
@@ -344,18 +339,14 @@ impl Recorder<'_> {
         Ok(Reply::Done)
     }
 
-    pub(super) fn forget(&mut self, inode: Inode, publisher: Option<u64>) -> Answer {
+    pub(super) fn forget(&mut self, inode: Inode) -> Answer {
         let node = self.file(inode)?;
         if node.at.is_some() {
             return Err(Refusal::Named.into());
         }
         if node.published < node.journalled {
-            // A former publisher may have given it a name at the target, which nobody but its successor can tell.
-            let Some(publisher) = publisher else { return Err(Refusal::InUse.into()) };
-            let owner = self.get(Key::Owner(Role::Publisher(node.mount)))?.map(|stored| &stored.value);
-            if owner != Some(&Value::Owner(publisher)) {
-                return Err(Refusal::NotThePublisher.into());
-            }
+            // The target is still to see it, and then that it is gone.
+            return Err(Refusal::InUse.into());
         }
         if let Some((writer, stored)) = self.under(Prefix::Writers(inode))?.first() {
             self.compare(Compare::Modified(writer.clone(), stored.modified));

@@ -87,7 +87,7 @@ impl World {
                         if named {
                             return;
                         }
-                        Operation::Forget { inode, publisher: None }
+                        Operation::Forget { inode }
                     }
                 }
             }

@@ -149,9 +149,6 @@ impl World {
         let Job { inode, version, .. } = job;
         let Some(reading) = self.snapshot(inode, Some(version)) else {
             self.drain.draining.unwanted(&job);
-            if self.store.get(&Key::Node(inode)).is_none() {
-                self.drain.publisher.forgotten(inode, version);
-            }
             return;
         };
         match self.read_content(&reading) {

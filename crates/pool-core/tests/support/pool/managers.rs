@@ -300,7 +300,7 @@ impl World {
         let Some((inode, node)) = self.pick(&nodes) else { return };
         if node.at.is_none() {
             let request = self.number();
-            self.ask_once(Asker::Janitor, request, &Operation::Forget { inode, publisher: None });
+            self.ask_once(Asker::Janitor, request, &Operation::Forget { inode });
         } else if self.random.chance(0.02) && !matches!(node.kind, Kind::File(FileState::Created)) {
             self.ask_to_evict(inode);
         }
