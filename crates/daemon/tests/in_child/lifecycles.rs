@@ -81,7 +81,8 @@ fn the_bill_covers_what_was_rented() {
 /// Plants a bug and says what the checks say.
 fn found(bug: &str, mode: Mode) -> Option<String> {
     let group = Group::new(Some(bug));
-    for seed in 0..40 {
+    // How far a generation comes before it is killed depends on what else the machine does: on a busy one many come to nothing.
+    for seed in 0..400 {
         group.generation(mode, seed);
         if mode == Mode::Strict
             && let Err(finding) = group.journals()
