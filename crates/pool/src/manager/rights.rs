@@ -177,6 +177,7 @@ fn is_below(grant: &Grant, target: &str) -> Result<(), Refused> {
 
 #[cfg(test)]
 mod tests {
+    use surgetank_pool_core::id::Inode;
     use surgetank_pool_core::meta::Durability;
     use surgetank_pool_core::placement::Media;
 
@@ -198,5 +199,21 @@ mod tests {
         assert!(may_begin(&grant, &Begin { name: "scratch".into(), make }).is_ok());
         let grant = Grant { mount: Some("/s/run1/a".into()), ..grant };
         assert!(may_begin(&grant, &begin("/s/run1/a")).is_ok() && may_begin(&grant, &begin("/s/run1/b")).is_err());
+    }
+
+    #[test]
+    fn a_mount_is_shown_to_those_who_may_use_it() {
+        let mount = |name: &str| {
+            let durability = Durability::Copies { copies: 1, media: Media::Any };
+            Mount { name: name.to_owned(), target: name.to_owned(), durability, root: Inode(1) }
+        };
+        let grant = Grant { target: "/s/run1".into(), mount: None, owner: None, writes: true, expires: None };
+        let seen = |by: &Claims| {
+            let mounts = ["/s/run1", "/s/run1/a", "/s/run2"];
+            (0..).zip(mounts).filter(|(id, name)| may_see(by, MountId(*id), &mount(name))).count()
+        };
+        assert_eq!(seen(&Claims::Member), 3);
+        assert_eq!(seen(&Claims::Mount(grant.clone())), 2);
+        assert_eq!(seen(&Claims::Mount(Grant { mount: Some("/s/run1/a".into()), ..grant })), 1);
     }
 }
