@@ -76,7 +76,7 @@ test-product:
 test-simulation:
 	$(CARGO) test --workspace --test 'd*' --no-fail-fast
 	nice -n 19 $(CARGO) test --workspace --test crash --test array_crashes --test members --test liveness --test limit --test read_cache_life --test read_cache_model --test models --test simulated_pool --no-fail-fast
-	nice -n 19 $(CARGO) test $(PLANTED) -- --nocapture
+	nice -n 19 $(CARGO) test $(PLANTED) --no-fail-fast -- --nocapture
 
 sim:
 	@scripts/setup test
