@@ -68,36 +68,33 @@ pub(super) struct Known {
 impl Known {
     /// The average latency with a cache of this size.
     pub fn latency(&self, size: Bytes) -> Duration {
-        self.modelled(self.misses(size)).mul_f64(self.correction)
+        self.with_misses(self.misses(size))
+    }
+
+    /// The average latency if this part of the reads misses.
+    fn with_misses(&self, misses: f64) -> Duration {
+        self.modelled(misses).mul_f64(self.correction)
     }
 
     fn misses(&self, size: Bytes) -> f64 {
         interpolate(self.curve.points(), size.get() as f64)
     }
 
-    /// The average latency if this part of the reads misses, uncorrected.
+    /// The same, uncorrected: the longer one of what it is without a queue before the disk, and behind one that is always there.
     fn modelled(&self, misses: f64) -> Duration {
-        let (alone, queued) = self.uncorrected(misses);
-        alone.max(queued)
-    }
-
-    /// The same without a queue before the disk, and behind one that is always there.
-    fn uncorrected(&self, misses: f64) -> (Duration, Duration) {
         let alone = self.hit + self.miss.saturating_sub(self.hit).mul_f64(misses);
-        (alone, self.queue.mul_f64(misses).saturating_sub(self.pause))
+        let queued = self.queue.mul_f64(misses).saturating_sub(self.pause);
+        alone.max(queued)
     }
 
     /// For a plan, where what a read takes is a line over the misses: the latencies with none and with all, and a curve whose ratios say
     /// how far between them the latency with each size is.
     fn for_plan(&self) -> (Latencies, MissCurve) {
-        let hit = self.modelled(0.0).mul_f64(self.correction).max(Duration::from_nanos(1));
+        let hit = self.with_misses(0.0).max(Duration::from_nanos(1));
         // There is no second level; each is slower than the one before it all the same.
-        let disk = self.modelled(1.0).mul_f64(self.correction).max(hit + Duration::from_nanos(2));
+        let disk = self.with_misses(1.0).max(hit + Duration::from_nanos(2));
         let latencies = Latencies { level1: hit, level2: hit + Duration::from_nanos(1), disk };
-        let part = |misses: f64| {
-            let latency = self.modelled(misses).mul_f64(self.correction);
-            latency.saturating_sub(hit).div_duration_f64(disk - hit)
-        };
+        let part = |misses: f64| self.with_misses(misses).saturating_sub(hit).div_duration_f64(disk - hit);
         (latencies, self.curve.mapped(part))
     }
 }
