@@ -6,6 +6,9 @@ use std::collections::TryReserveError;
 use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::buffers::BUFFERS;
 
+/// Bytes of a page, or of a part of one: each is written once, so that the memory is there before it is promised.
+const PAGE: usize = 4096;
+
 /// Three equal buffers.
 pub(super) struct Memory {
     buffers: [Box<[UnsafeCell<u8>]>; BUFFERS],
@@ -15,7 +18,7 @@ pub(super) struct Memory {
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Three buffers of so many bytes, all of which are there when they are promised: each is written once.
+    /// Three buffers of so many bytes.
     ///
     /// # Errors
     /// This process cannot have as much.
@@ -26,7 +29,13 @@ impl Memory {
             bytes.resize(size, 0_u8);
             let bytes = Box::into_raw(bytes.into_boxed_slice());
             // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the pointer came from a box that is owned here.
-            Ok(unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) })
+            let bytes = unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) };
+            // Compilers may make zeroed memory of the zeroes above, which is not there before it is written.
+            for page in bytes.iter().step_by(PAGE) {
+                // SAFETY: the cell is this function's own.
+                unsafe { page.get().write_volatile(0) };
+            }
+            Ok(bytes)
         };
         Ok(Self { buffers: [buffer()?, buffer()?, buffer()?] })
     }
