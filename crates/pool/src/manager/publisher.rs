@@ -155,8 +155,7 @@ impl Work {
     /// Makes a change at the target, unless somebody else has what it would replace, move or remove there.
     async fn make(&mut self, effect: &Effect) -> std::io::Result<()> {
         let (change, maybe_done) = (effect.change.clone(), effect.maybe_done);
-        let names = move |target: &Target| target.is_taken_over().and_then(|()| target.names(&change));
-        let names = on_target(&self.target, names).await?;
+        let names = on_target(&self.target, move |target| target.own(|target| target.names(&change))).await?;
         let keys: Vec<Key> =
             names.iter().map(|(directory, name)| Key::Placed(self.id, *directory, name.clone())).collect();
         let read = self.manager.store.read(&keys, &[]).await.map_err(Error::other)?;
@@ -173,14 +172,8 @@ impl Work {
         self.made.insert(effect.journal, Made { placed: left.into_iter().collect(), about });
         let change = effect.change.clone();
         let finished = change.publishes().and_then(|of| self.finished.get(&of).copied());
-        let change = move |target: &Target| {
-            target.is_taken_over()?;
-            // What failed since its file system went away is to be made when that is there again.
-            target
-                .change(&change, (maybe_done, finished), &was)
-                .map_err(|error| target.is_taken_over().err().unwrap_or(error))
-        };
-        let is = on_target(&self.target, change).await?;
+        let change = move |target: &Target| target.change(&change, (maybe_done, finished), &was);
+        let is = on_target(&self.target, move |target| target.own(change)).await?;
         self.made.insert(effect.journal, Made { placed: names.into_iter().zip(is).collect(), about });
         Ok(())
     }

@@ -16,4 +16,10 @@ impl Target {
                         written there";
         Err(Error::other(sentence))
     }
+
+    /// Works on the directory that was taken over. What fails since that went away meanwhile is nobody's doing, and fails with it.
+    pub(in crate::manager) fn own<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        self.is_taken_over()?;
+        work(self).map_err(|error| self.is_taken_over().err().unwrap_or(error))
+    }
 }
