@@ -192,7 +192,13 @@ pub enum Change {
 }
 
 /// The least wait after the provider has had too many requests.
-pub const THROTTLED_MIN: Duration = Duration::from_secs(1);
+const THROTTLED_MIN: Duration = Duration::from_secs(1);
+
+/// How long to wait after the provider has had too many requests and has said when to ask again, if it did: `own` at least.
+#[must_use]
+pub fn throttled(own: Duration, after: Option<Duration>) -> Duration {
+    own.max(after.unwrap_or_default()).max(THROTTLED_MIN)
+}
 
 /// Why a provider did not do something.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -240,7 +246,7 @@ impl ProviderError {
     #[must_use]
     pub fn pause(&self, own: Duration) -> Duration {
         match self {
-            Self::Throttled { after, .. } => own.max(after.unwrap_or(THROTTLED_MIN)).max(THROTTLED_MIN),
+            Self::Throttled { after, .. } => throttled(own, *after),
             _ => own,
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use surgetank_model::random::Random;
-use surgetank_model::volume::THROTTLED_MIN;
+use surgetank_model::volume;
 
 use crate::step::Refusal;
 
@@ -55,9 +55,7 @@ impl Backoff {
 #[must_use]
 pub fn throttled(own: Duration, refusal: &Refusal, longest: Duration) -> Duration {
     match refusal {
-        Refusal::Throttled { after, .. } => {
-            own.max(after.unwrap_or(Duration::ZERO)).max(THROTTLED_MIN).min(longest.max(own))
-        }
+        Refusal::Throttled { after, .. } => volume::throttled(own, *after).min(longest.max(own)),
         _ => own,
     }
 }

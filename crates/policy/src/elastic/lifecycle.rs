@@ -505,10 +505,10 @@ impl Controller {
         if matches!(self.stage, Stage::Create | Stage::Attach | Stage::Adopt) {
             self.refused = Some(text.clone());
         }
-        let is_throttled = matches!(refusal, Refusal::Throttled { .. });
-        let passing = is_throttled || matches!(refusal, Refusal::Timeout | Refusal::Transient(_));
+        let passes = matches!(refusal, Refusal::Timeout | Refusal::Transient(_));
         // Waiting for a quota is no attach, and neither is the provider's time.
-        self.asked = self.asked.filter(|_| passing && !is_throttled);
+        self.asked = self.asked.filter(|_| passes);
+        let passes = passes || matches!(refusal, Refusal::Throttled { .. });
         match self.stage {
             Stage::Idle | Stage::Boost => {}
             // Whatever the answer was, a volume may be there or come late: delete it.
@@ -520,7 +520,7 @@ impl Controller {
                 self.back_off(refusal, text);
                 self.enter(Stage::Delete);
             }
-            Stage::Attach if passing && self.attempts < self.config.attach_attempts && self.wanted() => {
+            Stage::Attach if passes && self.attempts < self.config.attach_attempts && self.wanted() => {
                 self.retry(refusal, text);
             }
             Stage::Attach => {

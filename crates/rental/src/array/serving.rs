@@ -3,7 +3,6 @@
 use surgetank_model::Instant;
 use surgetank_model::volume::VolumeId;
 use surgetank_policy::Refusal;
-use surgetank_policy::backoff::throttled;
 
 use super::{Array, Ask, Doing, Ended, Event, Found, Goal, Place, refusal_text};
 use crate::array::record::{Held, Stage, Wanted};
@@ -263,8 +262,7 @@ impl Array {
         let why = refusal_text(&refusal);
         let attempts = self.attempts.entry(slot).or_default();
         attempts.failed += 1;
-        let own = self.config.backoff.delay(attempts.failed, &mut self.random);
-        attempts.next = self.now + throttled(own, &refusal, self.config.backoff.cap);
+        attempts.next = self.now + self.config.backoff.wait_until_done(&refusal, attempts.failed, &mut self.random);
         let name = &self.config.name;
         let notice = format!(
             "the member of slot {slot} of array {name} is not replaced yet: {why}; it serves on, and another try follows"
