@@ -120,6 +120,10 @@ surgetank_model::plant_bugs! {
         ScrubbedDamageKept,
         /// A chunk that was to take the place of a damaged one, and did not come, counts as good.
         FailedCopyCounts,
+        /// One mount may take all the room.
+        RoomUndivided,
+        /// Room that a mount has returned counts as its own.
+        ReturnedRoomCounts,
         /// A chunk that takes the place of a damaged one is read before it has come.
         ReadBeforeStored,
         /// Scrubbing does not wait for the end of requests.

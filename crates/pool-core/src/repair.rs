@@ -13,7 +13,7 @@ use std::time::Duration;
 use surgetank_model::{Bandwidth, Bytes, Instant};
 
 use crate::benefactor::holdings::{GroupOf, Holdings, Instance};
-use crate::id::{BenefactorId, Incarnation, Inode, SessionId, Version};
+use crate::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
 use crate::placement::{Layout, Place};
 use crate::planted::{Bug, planted};
 
@@ -362,12 +362,16 @@ pub struct Inventory {
     pub copies: BTreeSet<(Instance, Inode)>,
     /// Who has withdrawn there what may still come.
     pub withdrawn: BTreeSet<SessionId>,
+    /// Files of which it does not know whose room they take.
+    pub of_unknown_mounts: BTreeSet<Inode>,
 }
 
 /// What the store has of it, read after the inventory was taken: what came later is not in vain.
 pub trait InStore {
     /// The newest version of the file, unlinked or not; `None`: it is not there.
     fn version(&self, inode: Inode) -> Option<Version>;
+    /// The mount that it belongs to.
+    fn mount(&self, inode: Inode) -> Option<MountId>;
     /// Whether the session is alive.
     fn has_session(&self, session: SessionId) -> bool;
     /// Whether somebody who is at work may name copies of the file there: repair, or a session that has them fetched.
@@ -397,6 +401,8 @@ pub enum Word {
     /// [`Holdings::session_ended`], of whose tables these never were
     /// committed. Others may have been sealed, and committed, since the inventory was taken.
     SessionEnded(SessionId, BTreeSet<(GroupOf, Version)>),
+    /// [`Holdings::is_of`].
+    IsOf(Inode, MountId),
 }
 
 impl Word {
@@ -415,6 +421,7 @@ impl Word {
             Self::Obsolete(of) => holdings.obsolete(of.group, of.version, of.by),
             Self::Evicted(inode, version) => holdings.evicted(inode, version),
             Self::AbandonCopy(instance) => holdings.abandon_copy(instance),
+            Self::IsOf(inode, mount) => holdings.is_of(inode, mount),
             Self::SessionEnded(session, never) => {
                 holdings.session_ended(session, |group, version| !never.contains(&(group, version)));
             }
@@ -436,6 +443,8 @@ pub fn reconcile(inventory: &Inventory, store: &impl InStore) -> Vec<Word> {
         .chain(inventory.drafts.iter().map(|(_, inode)| *inode))
         .chain(inventory.copies.iter().map(|(_, inode)| *inode))
         .collect();
+    let unknown = inventory.of_unknown_mounts.iter();
+    words.extend(unknown.filter_map(|inode| Some(Word::IsOf(*inode, store.mount(*inode)?))));
     words.extend(inodes.iter().filter_map(|inode| Some(Word::Evicted(*inode, store.evicted(*inode)?))));
     let in_vain = inventory.copies.iter().filter(|(_, inode)| !store.is_copied(*inode));
     words.extend(in_vain.map(|(instance, _)| Word::AbandonCopy(*instance)));

@@ -249,7 +249,7 @@ wire_struct! {
     Copy { incarnation, fence, of, part, sources }
     Adopt { incarnation, fence, of, part, named, durable }
     Of { group, version, by }
-    repair::Inventory { tables, drafts, copies, withdrawn }
+    repair::Inventory { tables, drafts, copies, withdrawn, of_unknown_mounts }
     DrainPart { incarnation, of, chunks, offset, file }
     Inventory { incarnation, has, damaged }
     Alive { incarnation, credits, of, puts, ssd, damaged, leaving, scrubbed, log }
@@ -267,6 +267,7 @@ wire_enum! {
         4 = AbandonCopy(instance),
         5 = SessionEnded(session, never),
         6 = Obsolete(of),
+        7 = IsOf(inode, mount),
     }
     Request {
         0 = Put(put),

@@ -45,6 +45,8 @@ pub mod writers {
             LayoutForgotten,
             /// Benefactors promise the room that others may need for what they have and nobody has committed.
             RoomUncounted,
+            /// Benefactors count the chunks of all mounts as those of one.
+            MountsAsOne,
             /// The writing of a benefactor that others replace is withdrawn before they have the chunk.
             ReplacedWithdrawn,
             /// What was dropped is looked for only where it is to lie from now on.

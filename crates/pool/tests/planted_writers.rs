@@ -6,6 +6,8 @@
 mod kept;
 #[path = "pool/room.rs"]
 mod room;
+#[path = "pool/sharing.rs"]
+mod sharing;
 #[path = "pool/support/mod.rs"]
 mod support;
 
@@ -31,6 +33,7 @@ const fn finds(bug: Bug) -> Test {
         Bug::RestoredStays => kept::copies_in_the_place_of_lost_ones_take_no_room_in_the_end,
         Bug::LeftUnseen => room::copies_of_what_has_left_the_pool_take_no_room_while_a_writer_waits_for_it,
         Bug::SealedStays => room::what_was_sealed_for_a_commit_that_failed_takes_no_room_while_its_session_goes_on,
+        Bug::MountsAsOne => sharing::a_mount_whose_target_is_full_leaves_room_to_others,
         Bug::UncommittedUnbounded => kept::a_file_is_committed_when_very_much_of_it_is_not,
         Bug::AnyGroupsWait => kept::a_file_is_committed_when_very_many_groups_of_it_are_changed,
     }

@@ -10,6 +10,7 @@ mod holes;
 use std::collections::BTreeMap;
 
 use self::holes::Holes;
+use crate::id::MountId;
 use crate::planted::{Bug, planted};
 
 /// Buffers of a benefactor.
@@ -46,13 +47,22 @@ enum Phase {
     Full,
 }
 
+/// A piece of a buffer.
+#[derive(Debug)]
+struct Reserved {
+    piece: Piece,
+    state: State,
+    /// Whose it is; `None`: that is not known.
+    mount: Option<MountId>,
+}
+
 #[derive(Debug)]
 struct Buffer {
     phase: Phase,
     /// Bytes from its beginning that pieces and holes lie in.
     used: u64,
     /// By their offsets.
-    pieces: BTreeMap<u64, (Piece, State)>,
+    pieces: BTreeMap<u64, Reserved>,
     holes: Holes,
 }
 
@@ -62,11 +72,11 @@ impl Buffer {
     }
 
     fn has(&self, piece: Piece) -> bool {
-        self.pieces.get(&piece.offset).is_some_and(|(is, _)| *is == piece)
+        self.pieces.get(&piece.offset).is_some_and(|is| is.piece == piece)
     }
 
-    fn state(&mut self, piece: Piece) -> Option<&mut State> {
-        self.pieces.get_mut(&piece.offset).filter(|(is, _)| *is == piece).map(|(_, state)| state)
+    fn reserved(&mut self, piece: Piece) -> Option<&mut Reserved> {
+        self.pieces.get_mut(&piece.offset).filter(|is| is.piece == piece)
     }
 }
 
@@ -78,8 +88,8 @@ pub struct Buffers {
     /// Reservations so far.
     serial: u64,
     buffers: [Buffer; BUFFERS],
-    /// Pieces that can be drained, by their serials: the oldest first.
-    stored: BTreeMap<u64, Piece>,
+    /// Pieces that can be drained, by whose they are and by their serials: the oldest first.
+    stored: BTreeMap<Option<MountId>, BTreeMap<u64, Piece>>,
 }
 
 /// Memory that is too small to be three buffers of whole chunks.
@@ -119,23 +129,35 @@ impl Buffers {
         self.buffers.iter().map(room).sum()
     }
 
+    /// Bytes of the whole chunks that can be promised.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.credits() * self.chunk
+    }
+
+    /// Bytes of a chunk, at most.
+    #[must_use]
+    pub const fn chunk(&self) -> u64 {
+        self.chunk
+    }
+
     /// Bytes in pieces.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.buffers.iter().flat_map(|buffer| buffer.pieces.values()).map(|(piece, _)| piece.length).sum()
+        self.buffers.iter().flat_map(|buffer| buffer.pieces.values()).map(|of| of.piece.length).sum()
     }
 
-    /// Room for a chunk; `None`: it has to wait until something has gone.
-    pub fn reserve(&mut self, length: u64) -> Option<Piece> {
+    /// Room for a chunk of a mount; `None`: it has to wait until something has gone.
+    pub fn reserve(&mut self, length: u64, mount: Option<MountId>) -> Option<Piece> {
         if length == 0 || length > self.chunk {
             return None;
         }
         let (at, offset) = self.room(length)?;
         self.serial += 1;
         let piece = Piece { buffer: number(at), serial: self.serial, offset, length };
-        self.buffers[at].pieces.insert(offset, (piece, State::Reserved));
+        self.buffers[at].pieces.insert(offset, Reserved { piece, state: State::Reserved, mount });
         if planted(Bug::DrainedBeforeStored) {
-            self.stored.insert(piece.serial, piece);
+            self.stored.entry(mount).or_default().insert(piece.serial, piece);
         }
         Some(piece)
     }
@@ -179,16 +201,43 @@ impl Buffers {
         self.buffers.iter().any(|buffer| buffer.phase == Phase::Full)
     }
 
-    /// What to drain next: the oldest piece of a full buffer. What is in the filling one is younger than all of these.
-    pub fn next_drain(&mut self) -> Option<Piece> {
-        let (_, piece) = self.stored.first_key_value()?;
-        let (piece, buffer) = (*piece, &mut self.buffers[usize::from(piece.buffer)]);
-        if buffer.phase != Phase::Full {
+    /// What to drain next: the oldest piece of a full buffer, of the mounts that may drain. What is in the filling one is younger than all of
+    /// these.
+    pub fn next_drain(&mut self, may: impl Fn(Option<MountId>) -> bool) -> Option<Piece> {
+        let oldest = self.stored.iter().filter(|(mount, _)| may(**mount)).filter_map(|(_, of)| of.first_key_value());
+        let (_, piece) = oldest.min_by_key(|(serial, _)| **serial)?;
+        let piece = *piece;
+        if self.buffers[usize::from(piece.buffer)].phase != Phase::Full {
             return None;
         }
-        self.stored.remove(&piece.serial);
-        *buffer.state(piece)? = State::Draining;
+        self.forget_stored(piece);
+        self.buffers[usize::from(piece.buffer)].reserved(piece)?.state = State::Draining;
         Some(piece)
+    }
+
+    /// Whose a piece is, has become known.
+    pub fn is_of(&mut self, piece: Piece, mount: MountId) {
+        let was_stored = self.forget_stored(piece);
+        let Some(reserved) = self.buffers.get_mut(usize::from(piece.buffer)).and_then(|buffer| buffer.reserved(piece))
+        else {
+            return;
+        };
+        reserved.mount = Some(mount);
+        if was_stored {
+            self.stored.entry(Some(mount)).or_default().insert(piece.serial, piece);
+        }
+    }
+
+    /// A piece can be drained no more; `false`: it could not.
+    fn forget_stored(&mut self, piece: Piece) -> bool {
+        let buffer = self.buffers.get_mut(usize::from(piece.buffer));
+        let Some(mount) = buffer.and_then(|buffer| buffer.reserved(piece)).map(|of| of.mount) else { return false };
+        let Some(of) = self.stored.get_mut(&mount) else { return false };
+        let was_stored = of.remove(&piece.serial).is_some();
+        if of.is_empty() {
+            self.stored.remove(&mount);
+        }
+        was_stored
     }
 
     /// It could not be drained, and is drained again.
@@ -199,9 +248,12 @@ impl Buffers {
     /// It has gone: the next tier has it, its client withdrew it, or nobody needs it. One that is gone already is not minded.
     pub fn gone(&mut self, piece: Piece) {
         let at = usize::from(piece.buffer);
-        let Some(buffer) = self.buffers.get_mut(at).filter(|buffer| buffer.has(piece)) else { return };
+        if !self.buffers.get(at).is_some_and(|buffer| buffer.has(piece)) {
+            return;
+        }
+        self.forget_stored(piece);
+        let buffer = &mut self.buffers[at];
         buffer.pieces.remove(&piece.offset);
-        self.stored.remove(&piece.serial);
         if buffer.pieces.is_empty() || planted(Bug::BufferReused) {
             self.empty(at);
         } else {
@@ -211,7 +263,10 @@ impl Buffers {
 
     fn empty(&mut self, at: usize) {
         self.buffers[at] = Buffer::empty(self.chunk);
-        self.stored.retain(|_, piece| usize::from(piece.buffer) != at);
+        for of in self.stored.values_mut() {
+            of.retain(|_, piece| usize::from(piece.buffer) != at);
+        }
+        self.stored.retain(|_, of| !of.is_empty());
     }
 
     fn close(&mut self, at: usize) {
@@ -226,10 +281,10 @@ impl Buffers {
     }
 
     fn set(&mut self, piece: Piece, from: State, to: State) {
-        let state = self.buffers.get_mut(usize::from(piece.buffer)).and_then(|buffer| buffer.state(piece));
-        if let Some(state) = state.filter(|state| **state == from) {
-            *state = to;
-            self.stored.insert(piece.serial, piece);
+        let reserved = self.buffers.get_mut(usize::from(piece.buffer)).and_then(|buffer| buffer.reserved(piece));
+        if let Some(reserved) = reserved.filter(|reserved| reserved.state == from) {
+            reserved.state = to;
+            self.stored.entry(reserved.mount).or_default().insert(piece.serial, piece);
         }
     }
 }

@@ -12,12 +12,17 @@
 //! What it hears of the store may be old: a group's versions only grow, so what was obsolete once is so for ever.
 
 mod keeping;
+mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::benefactor::buffers::{Buffers, Piece};
-use crate::id::{Incarnation, Inode, SessionId, Version};
+use crate::benefactor::sharing;
+use crate::id::{Incarnation, Inode, MountId, SessionId, Version};
 use crate::planted::{Bug, planted};
+
+use self::rooms::Rooms;
+pub use self::rooms::Taken;
 
 /// One writing of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +72,8 @@ pub struct Put {
     pub incarnation: Incarnation,
     /// The file.
     pub inode: Inode,
+    /// The mount whose room it takes; `None`: that is not known.
+    pub mount: Option<MountId>,
     /// What it is.
     pub entry: Entry,
 }
@@ -86,7 +93,7 @@ pub enum Admission {
     UnknownSession,
     /// Its session has withdrawn it before it came.
     Withdrawn,
-    /// No room until something is drained: wait for credits.
+    /// No room until something is drained, or none for its mount: wait for credits.
     Full,
 }
 
@@ -102,6 +109,8 @@ pub enum Location {
 #[derive(Clone, Debug)]
 struct Held {
     inode: Inode,
+    /// Whose room it takes.
+    mount: Option<MountId>,
     length: u32,
     crc: u32,
     /// Its room in memory, while it has any.
@@ -127,6 +136,12 @@ impl Held {
     /// Somebody may read it, or name it, now or later.
     const fn is_wanted(&self) -> bool {
         self.draft || self.copying || self.named > 0
+    }
+
+    /// The room that it takes.
+    fn takes(&self) -> Taken {
+        let length = |has: bool| if has { self.length.into() } else { 0 };
+        Taken { memory: length(self.piece.is_some()), ssd: length(self.on_ssd || self.moving) }
     }
 
     /// Its session still may name what takes memory.
@@ -183,6 +198,7 @@ pub struct Holdings {
     withdrawn: BTreeSet<Instance>,
     /// How many are in memory that their session still may name.
     drafts_in_memory: u64,
+    rooms: Rooms,
     effects: VecDeque<Effect>,
     /// Tables that have ended, of which the SSD has a record.
     tables_over: VecDeque<(GroupOf, Version, SessionId)>,
@@ -204,6 +220,7 @@ impl Holdings {
             sessions_ended: BTreeSet::new(),
             withdrawn: BTreeSet::new(),
             drafts_in_memory: 0,
+            rooms: Rooms::new(),
             effects: VecDeque::new(),
             tables_over: VecDeque::new(),
         }
@@ -241,19 +258,6 @@ impl Holdings {
             self.buffers.stored(piece);
         }
         self.drop_if_unused(instance);
-    }
-
-    /// Chunks that can be promised to clients.
-    #[must_use]
-    pub fn credits(&self) -> u64 {
-        self.buffers.credits()
-    }
-
-    /// Chunks that can be promised and leave room for what others had and nobody has committed: of three benefactors of which one dies, each
-    /// of the two gets half as much more as it has.
-    #[must_use]
-    pub fn spare_credits(&self) -> u64 {
-        self.credits().saturating_sub(self.drafts_in_memory / 2)
     }
 
     /// What this version of a group is to be, before it is committed. The session may seal it again, for other columns or after it has opened
@@ -377,22 +381,19 @@ impl Holdings {
         }
     }
 
-    /// What to do next.
-    pub fn next_effect(&mut self) -> Option<Effect> {
-        self.next_effect_with(true)
-    }
-
-    /// What to do next; without `room` nothing is moved.
-    pub fn next_effect_with(&mut self, room: bool) -> Option<Effect> {
+    /// What to do next; `None` for `free`: nothing is moved. Else so many bytes of the SSD are free, of which each mount may take a part.
+    pub fn next_effect(&mut self, free: Option<u64>) -> Option<Effect> {
         if let Some(effect) = self.effects.pop_front() {
             return Some(effect);
         }
-        if !self.ssd || !room {
-            return None;
-        }
-        let piece = self.buffers.next_drain()?;
+        let free = free.filter(|_| self.ssd)?;
+        let rooms = &self.rooms;
+        let may = |mount| sharing::may_take(rooms.of(mount).ssd, free) || planted(Bug::RoomUndivided);
+        let piece = self.buffers.next_drain(may)?;
         let instance = *self.at.get(&piece)?;
-        self.held.get_mut(&instance)?.moving = true;
+        let held = self.held.get_mut(&instance)?;
+        held.moving = true;
+        self.rooms.take(held.mount, Taken { memory: 0, ssd: held.length.into() });
         Some(Effect::Move(instance, piece))
     }
 
@@ -400,8 +401,9 @@ impl Holdings {
     pub fn moved(&mut self, instance: Instance, done: bool) {
         let Some(held) = self.held.get_mut(&instance).filter(|held| held.moving) else { return };
         (held.moving, held.on_ssd) = (false, done);
-        if let Some(piece) = held.piece.filter(|_| !done) {
-            self.buffers.drain_failed(piece);
+        if !done {
+            self.rooms.give_back(held.mount, Taken { memory: 0, ssd: held.length.into() });
+            held.piece.into_iter().for_each(|piece| self.buffers.drain_failed(piece));
         }
         self.drop_if_unused(instance);
     }
@@ -439,9 +441,14 @@ impl Holdings {
     /// Room for a chunk, for its session (`draft`) or for repair (`copying`).
     fn reserve(&mut self, put: &Put, (draft, copying): (bool, bool)) -> Admission {
         let Entry { instance, length, crc } = put.entry;
-        let Some(piece) = self.buffers.reserve(length.into()) else { return Admission::Full };
+        let mount = put.mount.or_else(|| self.held.get(&instance)?.mount);
+        if !self.may_take(mount) {
+            return Admission::Full;
+        }
+        let Some(piece) = self.buffers.reserve(length.into(), mount) else { return Admission::Full };
         let held = Held {
             inode: put.inode,
+            mount,
             length,
             crc,
             piece: Some(piece),
@@ -454,7 +461,14 @@ impl Holdings {
             copying,
             named: 0,
         };
-        let replaced = self.held.insert(instance, held);
+        let replaced = self.held.remove(&instance);
+        if let Some(replaced) = &replaced {
+            self.rooms.give_back(replaced.mount, replaced.takes());
+            self.rooms.went(instance, replaced);
+        }
+        self.rooms.take(mount, held.takes());
+        self.rooms.came(instance, &held);
+        self.held.insert(instance, held);
         self.drafts_in_memory += u64::from(draft);
         self.drafts_in_memory -= u64::from(replaced.is_some_and(|replaced| replaced.is_draft_in_memory()));
         self.at.insert(piece, instance);
@@ -522,13 +536,15 @@ impl Holdings {
         self.drafts_in_memory -= u64::from(held.is_draft_in_memory() && (unused || held.on_ssd));
         if let Some(piece) = held.piece.take_if(|_| unused || held.on_ssd) {
             self.at.remove(&piece);
+            self.rooms.give_back(held.mount, Taken { memory: held.length.into(), ssd: 0 });
             self.buffers.gone(piece);
         }
-        if unused
-            && let Some(held) = self.held.remove(&instance)
-            && held.on_ssd
-        {
-            self.effects.push_back(Effect::FreeSsd(instance));
+        if unused && let Some(held) = self.held.remove(&instance) {
+            self.rooms.went(instance, &held);
+            if held.on_ssd {
+                self.rooms.give_back(held.mount, held.takes());
+                self.effects.push_back(Effect::FreeSsd(instance));
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod holdings;
 pub mod recovery;
 pub mod scrub;
 pub mod segments;
+pub mod sharing;
 
 pub use buffers::{Buffers, Piece};
 pub use compaction::Compaction;

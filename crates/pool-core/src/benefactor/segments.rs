@@ -109,7 +109,7 @@ impl Segment {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Segments {
     size: u64,
     fillings: u64,
@@ -194,6 +194,20 @@ impl Segments {
     pub fn room(&self) -> u64 {
         let (empty, open) = self.raw_room();
         (open + empty * self.room_of()).saturating_sub(self.reserve())
+    }
+
+    /// Bytes of the chunks' records that can be appended now, if each is as long as that: what is left of a segment is less than one.
+    #[must_use]
+    pub fn room_for(&self, record: u64) -> u64 {
+        let record = record.next_multiple_of(BLOCK);
+        let (empty, open) = self.raw_room();
+        let leaves_tables = |room: u64| room.saturating_sub(self.of_tables()) / record;
+        let records = match empty {
+            0 => 0,
+            1 => leaves_tables(open),
+            _ => open / record + (empty - 2) * (self.room_of() / record) + leaves_tables(self.room_of()),
+        };
+        records * record
     }
 
     /// Bytes that chunks can take now or once all that is worth it is compacted.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use surgetank_model::random::Random;
 use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers, Piece};
+use surgetank_pool_core::id::MountId;
 
 const CHUNK: u64 = 16;
 
@@ -37,16 +38,18 @@ pub fn run(seed: u64) -> Result<(), String> {
     // Bytes of memory, and which piece wrote them.
     let mut bytes: BTreeMap<(u8, u64), Piece> = BTreeMap::new();
     let mut former: Vec<Piece> = Vec::new();
+    let mut mounts: BTreeMap<Piece, Option<MountId>> = BTreeMap::new();
     for step in 0..400 {
         let of = |is: Is, random: &mut Random| {
             let all: Vec<Piece> = pieces.iter().filter(|(_, state)| **state == is).map(|(piece, _)| *piece).collect();
             (!all.is_empty()).then(|| all[random.below(all.len() as u64) as usize])
         };
-        match random.below(9) {
+        match random.below(10) {
             0..=2 => {
                 let length = 1 + random.below(CHUNK);
+                let mount = [None, Some(MountId(1)), Some(MountId(2))][random.below(3) as usize];
                 let credits = buffers.credits();
-                let Some(piece) = buffers.reserve(length) else {
+                let Some(piece) = buffers.reserve(length, mount) else {
                     if credits > 0 {
                         return Err(format!("step {step}: {credits} credits, and no room"));
                     }
@@ -66,6 +69,7 @@ pub fn run(seed: u64) -> Result<(), String> {
                     }
                 }
                 pieces.insert(piece, Is::Reserved);
+                mounts.insert(piece, mount);
             }
             3 | 4 => {
                 if let Some(piece) = of(Is::Reserved, &mut random) {
@@ -74,11 +78,19 @@ pub fn run(seed: u64) -> Result<(), String> {
                 }
             }
             5 => {
-                if let Some(piece) = buffers.next_drain() {
+                // Now and then one mount alone must wait.
+                let waits = [None, Some(Some(MountId(1))), Some(None)][random.below(3) as usize];
+                let may = |mount| waits != Some(mount);
+                if let Some(piece) = buffers.next_drain(may) {
+                    if !may(mounts[&piece]) {
+                        return Err(format!("step {step}: {piece:?} is drained, and its mount is to wait"));
+                    }
                     if pieces.insert(piece, Is::Draining) != Some(Is::Stored) {
                         return Err(format!("step {step}: {piece:?} is drained, and its bytes are not there"));
                     }
-                    let older = |(other, is): (&Piece, &Is)| *is == Is::Stored && other.serial < piece.serial;
+                    let older = |(other, is): (&Piece, &Is)| {
+                        *is == Is::Stored && other.serial < piece.serial && may(mounts[other])
+                    };
                     if pieces.iter().any(older) {
                         return Err(format!("step {step}: {piece:?} is drained before an older one"));
                     }
@@ -108,6 +120,13 @@ pub fn run(seed: u64) -> Result<(), String> {
                     buffers.drain_failed(*piece);
                 }
             }
+            8 => {
+                let unknown = |piece: &&Piece| mounts[*piece].is_none();
+                if let Some(piece) = pieces.keys().find(unknown).copied() {
+                    buffers.is_of(piece, MountId(1));
+                    mounts.insert(piece, Some(MountId(1)));
+                }
+            }
             _ => {
                 if random.chance(0.2) {
                     buffers.close_filling();
@@ -125,7 +144,7 @@ pub fn run(seed: u64) -> Result<(), String> {
         pieces.insert(piece, Is::Stored);
     }
     buffers.close_filling();
-    while let Some(piece) = buffers.next_drain() {
+    while let Some(piece) = buffers.next_drain(|_| true) {
         pieces.insert(piece, Is::Draining);
     }
     for (piece, is) in pieces {

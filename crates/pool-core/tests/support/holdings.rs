@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use surgetank_model::random::Random;
 use surgetank_pool_core::benefactor::buffers::{Buffers, Piece};
 use surgetank_pool_core::benefactor::holdings::{
-    Admission, Effect, Entry, GroupOf, Holdings, Instance, Location, NotAdopted, Put, SealOrder, Table,
+    Admission, Effect, Entry, GroupOf, Holdings, Instance, Location, NotAdopted, Put, SealOrder, Table, Taken,
 };
-use surgetank_pool_core::id::{Incarnation, Inode, SessionId, Version};
+use surgetank_pool_core::benefactor::sharing::FACTOR;
+use surgetank_pool_core::id::{Incarnation, Inode, MountId, SessionId, Version};
 
 const CHUNK: u64 = 8;
 const LIFE: Incarnation = Incarnation(3);
@@ -53,7 +54,17 @@ struct World {
     late: Vec<(SessionId, GroupOf, Version, Table)>,
     news: Vec<(GroupOf, BTreeSet<(Version, SessionId)>)>,
     numbers: u64,
+    /// Whose room each instance takes, and its bytes.
+    rooms: BTreeMap<Instance, (Inode, Option<MountId>, u64)>,
 }
+
+/// The mount of a file.
+const fn mount_of(inode: Inode) -> MountId {
+    MountId(inode.0 as u32)
+}
+
+/// Bytes of the SSD: few, so that mounts contend.
+const SSD: u64 = CHUNK * 12;
 
 pub fn run(seed: u64) -> Result<(), String> {
     let mut random = Random::from_seed(seed);
@@ -76,9 +87,14 @@ pub fn run(seed: u64) -> Result<(), String> {
         late: Vec::new(),
         news: Vec::new(),
         numbers: 10,
+        rooms: BTreeMap::new(),
     };
     for step in 0..500 {
-        world.step().and_then(|()| world.leaves_room()).map_err(|what| format!("step {step}: {what}"))?;
+        world
+            .step()
+            .and_then(|()| world.leaves_room())
+            .and_then(|()| world.counts_rooms())
+            .map_err(|what| format!("step {step}: {what}"))?;
     }
     world.end()
 }
@@ -107,9 +123,13 @@ impl World {
             11 => return self.begin_read(),
             12 => return self.end_read(),
             13 => {
-                if let Some(effect) = self.holdings.next_effect() {
+                let free = self.free_ssd();
+                if let Some(effect) = self.holdings.next_effect(Some(free)) {
                     match effect {
-                        Effect::Move(instance, piece) => self.moving.push((instance, piece)),
+                        Effect::Move(instance, piece) => {
+                            self.is_divided("moved", self.on_ssd(self.rooms[&instance].1), free)?;
+                            self.moving.push((instance, piece));
+                        }
                         Effect::FreeSsd(instance) => {
                             if !self.ssd.remove(&instance) {
                                 return Err(format!("{instance:?} is freed on SSD, where it is not"));
@@ -124,6 +144,12 @@ impl World {
             _ => match self.random.below(8) {
                 0 => self.end_session(session),
                 1 => self.forget(file),
+                // It hears to which mount a file belongs.
+                3 => {
+                    self.holdings.is_of(file, mount_of(file));
+                    let of_file = self.rooms.values_mut().filter(|(inode, mount, _)| *inode == file && mount.is_none());
+                    of_file.for_each(|(_, mount, _)| *mount = Some(mount_of(file)));
+                }
                 2 => self.holdings.close_filling(),
                 // The target has seen what it needed: earlier versions go.
                 _ => {
@@ -143,7 +169,9 @@ impl World {
         let instance = Instance { session, number: self.number() };
         let length = u32::try_from(1 + self.random.below(CHUNK)).unwrap_or(1);
         let entry = Entry { instance, length, crc: u32::try_from(self.numbers).unwrap_or_default() };
-        let put = Put { incarnation: LIFE, inode: of.inode, entry };
+        let mount = (!self.random.chance(0.1)).then_some(mount_of(of.inode));
+        let put = Put { incarnation: LIFE, inode: of.inode, mount, entry };
+        let (has, free) = (self.holdings.taken(mount).memory, self.holdings.credits() * CHUNK);
         // Now and then it comes after its session has written it elsewhere.
         let is_late = self.random.chance(0.1);
         if is_late {
@@ -157,6 +185,8 @@ impl World {
             };
         }
         if let Admission::Room(piece) = admission {
+            self.is_divided("taken", has, free)?;
+            self.rooms.insert(instance, (of.inode, mount, length.into()));
             self.coming.push((instance, piece));
             let chunk = u32::try_from(self.random.below(3)).unwrap_or_default();
             if let Some(former) = self.drafts.entry((session, of)).or_default().insert(chunk, entry) {
@@ -259,8 +289,12 @@ impl World {
             part = Table::from([(chunk, Entry { instance, length: 1, crc: 0 })]);
         }
         for entry in part.values() {
-            match self.holdings.put_copy(&Put { incarnation: LIFE, inode: of.inode, entry: *entry }) {
+            let put = Put { incarnation: LIFE, inode: of.inode, mount: None, entry: *entry };
+            match self.holdings.put_copy(&put) {
                 Admission::Room(piece) => {
+                    // One that takes the place of a damaged one is its mount's.
+                    let mount = self.rooms.get(&entry.instance).and_then(|(_, mount, _)| *mount);
+                    self.rooms.insert(entry.instance, (of.inode, mount, entry.length.into()));
                     for offset in piece.offset..piece.offset + piece.length {
                         self.memory.insert((piece.buffer, offset), entry.instance);
                     }
@@ -401,12 +435,62 @@ impl World {
 
     /// What it promises leaves room for half of what is not committed, of which some may lie on SSD.
     fn leaves_room(&self) -> Result<(), String> {
-        let (all, promised) = (self.holdings.credits(), self.holdings.spare_credits());
+        let all = self.allowance();
+        let promised = self.holdings.spare_credits(Some(MountId(1)));
         let least = all.saturating_sub(self.holdings.drafts().count() as u64 / 2);
         match promised == least || self.has_ssd && (least..=all).contains(&promised) {
             true => Ok(()),
             false => Err(format!("{promised} of {all} chunks are promised, and {least} can be")),
         }
+    }
+
+    /// Chunks that the first mount may take one after the other.
+    fn allowance(&self) -> u64 {
+        let (mut has, mut free) = (self.holdings.taken(Some(MountId(1))).memory, self.holdings.credits());
+        let mut may = 0;
+        while free > 0 && (has == 0 || has < FACTOR * free * CHUNK) {
+            (has, free, may) = (has + CHUNK, free - 1, may + 1);
+        }
+        may
+    }
+
+    fn is_divided(&self, what: &str, has: u64, free: u64) -> Result<(), String> {
+        match has == 0 || has < FACTOR * free {
+            true => Ok(()),
+            false => Err(format!("a chunk is {what} whose mount has {has} bytes, and {free} are free")),
+        }
+    }
+
+    fn free_ssd(&self) -> u64 {
+        let there: BTreeSet<Instance> = self.ssd.iter().copied().chain(self.moving.iter().map(|(of, _)| *of)).collect();
+        SSD.saturating_sub(there.iter().map(|instance| self.rooms[instance].2).sum())
+    }
+
+    /// Bytes of a mount that lie on the SSD or are written there.
+    fn on_ssd(&self, mount: Option<MountId>) -> u64 {
+        let moving = self.moving.iter().map(|(instance, _)| *instance);
+        let there: BTreeSet<Instance> = self.ssd.iter().copied().chain(moving).collect();
+        let is_here: BTreeSet<Instance> = self.holdings.instances().collect();
+        there.intersection(&is_here).map(|of| self.rooms[of]).filter(|(_, of, _)| *of == mount).map(|of| of.2).sum()
+    }
+
+    /// What each mount has taken is what is there of it.
+    fn counts_rooms(&self) -> Result<(), String> {
+        for mount in [None, Some(MountId(1)), Some(MountId(2))] {
+            let Taken { memory, ssd } = self.holdings.taken(mount);
+            let mine = |instance: &Instance| self.rooms[instance].1 == mount;
+            let of_mount: Vec<Instance> = self.holdings.instances().filter(mine).collect();
+            let bytes = |of: &Instance| self.rooms[of].2;
+            let most: u64 = of_mount.iter().map(bytes).sum();
+            let least: u64 = of_mount.iter().filter(|of| !self.ssd.contains(of)).map(bytes).sum();
+            if !(least..=most).contains(&memory) || ssd != self.on_ssd(mount) {
+                let there = self.on_ssd(mount);
+                return Err(format!(
+                    "mount {mount:?} has {least} to {most} bytes in memory and {there} on SSD, and {memory} and {ssd} count"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Everything that was written ends: nothing is left.
@@ -426,13 +510,13 @@ impl World {
             while !self.moving.is_empty() {
                 self.end_move()?;
             }
-            match self.holdings.next_effect() {
+            match self.holdings.next_effect(Some(u64::MAX)) {
                 Some(Effect::Move(instance, piece)) => self.moving.push((instance, piece)),
                 Some(Effect::FreeSsd(instance)) => drop(self.ssd.remove(&instance)),
                 None => break,
             }
         }
-        if self.holdings.spare_credits() != self.holdings.credits() {
+        if self.holdings.spare_credits(Some(MountId(1))) != self.allowance() {
             return Err("room is left for drafts that are no more".to_owned());
         }
         let left: Vec<Instance> = self.holdings.instances().collect();

@@ -146,7 +146,7 @@ impl World {
         let length = u32::try_from(1 + self.random.below(CHUNK)).unwrap_or(1);
         let entry = Entry { instance, length, crc: 7 };
         let of = GroupOf { inode: Inode(number), group: 0 };
-        let put = Put { incarnation: LIFE, inode: of.inode, entry };
+        let put = Put { incarnation: LIFE, inode: of.inode, mount: None, entry };
         if let Admission::Room(piece) = self.holdings.put(&put) {
             self.holdings.stored(instance, true);
             self.memory.insert(instance, piece);
@@ -160,7 +160,7 @@ impl World {
         let table = Table::from([(0, entry)]);
         let mut sealed = self.holdings.seal(of, Version(1), SESSION, SealOrder::default(), table.clone());
         if sealed.is_err() {
-            match self.holdings.put(&Put { incarnation: LIFE, inode: of.inode, entry }) {
+            match self.holdings.put(&Put { incarnation: LIFE, inode: of.inode, mount: None, entry }) {
                 Admission::Room(piece) => self.brought(entry.instance, piece),
                 // A reader has it, or there is no room.
                 Admission::Full => return Ok(()),
@@ -186,7 +186,7 @@ impl World {
 
     fn move_some(&mut self) {
         self.holdings.close_filling();
-        while let Some(effect) = self.holdings.next_effect() {
+        while let Some(effect) = self.holdings.next_effect(Some(u64::MAX)) {
             match effect {
                 Effect::Move(instance, _) => {
                     self.ssd.insert(instance);
@@ -205,7 +205,8 @@ impl World {
             if !self.known.contains(&entry.instance) {
                 return Err(format!("{entry:?} counts as damaged, and is not"));
             }
-            let Admission::Room(piece) = self.holdings.put_copy(&Put { incarnation: LIFE, inode: of.inode, entry })
+            let Admission::Room(piece) =
+                self.holdings.put_copy(&Put { incarnation: LIFE, inode: of.inode, mount: None, entry })
             else {
                 continue;
             };

@@ -47,6 +47,16 @@ pub fn run(seed: u64) -> Result<(), String> {
                 }
             }
             live.push(at);
+            let (record, mut filled, mut taken) = ((1 + random.below(3)) * BLOCK, segments.clone(), 0);
+            while filled.append(record, Kind::Chunk).is_some() {
+                taken += record;
+            }
+            if taken != segments.room_for(record) {
+                let said = segments.room_for(record);
+                return Err(format!(
+                    "step {step}: room for {said} bytes of records of {record}, and {taken} were taken"
+                ));
+            }
         } else if !live.is_empty() {
             let at = live.swap_remove(random.below(live.len() as u64) as usize);
             segments.over(at);

@@ -20,7 +20,7 @@ use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::buffers::{Buffers, TooSmall};
 use surgetank_pool_core::benefactor::holdings::{self, Admission, Entry, Holdings, Instance, Location, SealOrder};
 use surgetank_pool_core::benefactor::scrub::Config as ScrubConfig;
-use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation};
+use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, MountId};
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::Lends;
 use surgetank_pool_core::placement::Place;
@@ -247,7 +247,8 @@ impl Benefactor {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, put: &Put) -> Reply {
+    /// Keeps a chunk, in the room of a mount.
+    fn put(&self, put: &Put, mount: Option<MountId>) -> Reply {
         let entry = put.entry;
         let length = u32::try_from(put.bytes.len()).ok();
         if self.leaving {
@@ -256,7 +257,7 @@ impl Benefactor {
         if length != Some(entry.length) || u64::from(entry.length) > CHUNK || crc32c::crc32c(&put.bytes) != entry.crc {
             return Reply::Corrupt;
         }
-        let asked = holdings::Put { incarnation: put.incarnation, inode: put.inode, entry };
+        let asked = holdings::Put { incarnation: put.incarnation, inode: put.inode, mount, entry };
         let admission = self.holdings().put(&asked);
         match admission {
             Admission::Room(piece) => {
@@ -266,9 +267,9 @@ impl Benefactor {
                 holdings.stored(entry.instance, true);
                 self.puts.fetch_add(1, Ordering::Relaxed);
                 self.look_at(&holdings);
-                Reply::Stored(promised(&holdings))
+                Reply::Stored(promised(&holdings, mount))
             }
-            Admission::Here => Reply::Stored(promised(&self.holdings())),
+            Admission::Here => Reply::Stored(promised(&self.holdings(), mount)),
             // Whoever has withdrawn it waits for no answer.
             Admission::Stale | Admission::Withdrawn => Reply::Stale,
             Admission::UnknownSession => Reply::UnknownSession,
@@ -426,6 +427,7 @@ impl Benefactor {
             drafts: holdings.drafts().map(|(instance, inode)| (instance.session, inode)).collect(),
             copies: holdings.copies().collect(),
             withdrawn: holdings.withdrawn_by(),
+            of_unknown_mounts: holdings.of_unknown_mounts(),
         };
         Inventory { incarnation: self.incarnation, has, damaged: holdings.all_damaged() }
     }
@@ -517,7 +519,7 @@ impl Service for Benefactor {
         Self::check(self.credentials.key(), &by, &request)?;
         let _foreground = self.scrubbing.request(&request);
         Ok(match request {
-            Request::Put(put) => self.put(&put),
+            Request::Put(put) => self.put(&put, by.mount().filter(|_| !planted(Bug::MountsAsOne))),
             Request::Get(get) if self.tier.is_some() => apart(move || self.get(&get)).await?,
             Request::Get(get) => self.get(&get),
             Request::Draft(draft) => apart(move || self.draft(&draft)).await?,
@@ -536,9 +538,9 @@ impl Service for Benefactor {
     }
 }
 
-/// Chunks that it has room for, as clients are told.
-fn promised(holdings: &Holdings) -> u64 {
-    if planted(Bug::RoomUncounted) { holdings.credits() } else { holdings.spare_credits() }
+/// Chunks of a mount that it has room for, as clients are told.
+fn promised(holdings: &Holdings, mount: Option<MountId>) -> u64 {
+    if planted(Bug::RoomUncounted) { holdings.credits() } else { holdings.spare_credits(mount) }
 }
 
 /// Works where it may block.

@@ -161,7 +161,7 @@ mod tests {
     fn damage_in_memory_is_found_and_what_comes_anew_takes_its_place() {
         let benefactor = benefactor();
         let puts: Vec<Put> = (1..=4).map(put).collect();
-        puts.iter().for_each(|put| assert!(matches!(benefactor.put(put), Reply::Stored(_))));
+        puts.iter().for_each(|put| assert!(matches!(benefactor.put(put, None), Reply::Stored(_))));
         let table = |of: &[Put]| (0..).zip(of).map(|(at, put)| (at, put.entry)).collect::<Table>();
         benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder::default(), table(&puts[..2])).unwrap();
         scrub(&benefactor);
@@ -177,7 +177,7 @@ mod tests {
         assert!(matches!(get(0), Reply::Chunk(..)) && matches!(get(1), Reply::NotHere));
         let missing = benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder::default(), table(&puts)).unwrap_err();
         assert_eq!(missing.0, [1, 3], "its session is told");
-        [1, 3].iter().for_each(|at| assert!(matches!(benefactor.put(&puts[*at]), Reply::Stored(_))));
+        [1, 3].iter().for_each(|at| assert!(matches!(benefactor.put(&puts[*at], None), Reply::Stored(_))));
         benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder::default(), table(&puts)).unwrap();
         assert!(benefactor.inventory().damaged.is_empty());
         for (chunk, put) in (0..).zip(&puts) {
@@ -192,7 +192,7 @@ mod tests {
     fn a_chunk_that_is_being_answered_keeps_its_room() {
         let benefactor = benefactor();
         let first = put(1);
-        assert!(matches!(benefactor.put(&first), Reply::Stored(_)));
+        assert!(matches!(benefactor.put(&first, None), Reply::Stored(_)));
         let table = [(0, first.entry)].into_iter().collect::<Table>();
         benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder::default(), table).unwrap();
         let empty = benefactor.holdings().credits();
@@ -204,7 +204,7 @@ mod tests {
             let mut instances = Vec::new();
             for number in 100..1000 {
                 let next = Put { inode: Inode(10), ..put_of(number, 9) };
-                match benefactor.put(&next) {
+                match benefactor.put(&next, None) {
                     Reply::Stored(_) => instances.push(next.entry.instance),
                     Reply::Full => break,
                     other => panic!("{other:?}"),

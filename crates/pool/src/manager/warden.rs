@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_pool_core::benefactor::holdings::GroupOf;
-use surgetank_pool_core::id::{BenefactorId, Inode, Revision, SessionId, Version};
+use surgetank_pool_core::id::{BenefactorId, Inode, MountId, Revision, SessionId, Version};
 use surgetank_pool_core::meta::operation::Operation;
 use surgetank_pool_core::meta::{FileState, Key, Kind, Node, Prefix, Role, Value};
 use surgetank_pool_core::repair::{InStore, Inventory, Of, Word, reconcile};
@@ -166,7 +166,8 @@ async fn chunks(manager: &Arc<Manager>, repairs: &mut Repairs) -> Result<(), Una
 fn inodes(inventory: &Inventory) -> BTreeSet<Inode> {
     let tables = inventory.tables.iter().map(|of| of.group.inode);
     let drafts = inventory.drafts.iter().map(|(_, inode)| *inode);
-    tables.chain(drafts).chain(inventory.copies.iter().map(|(_, inode)| *inode)).collect()
+    let copies = inventory.copies.iter().map(|(_, inode)| *inode);
+    tables.chain(drafts).chain(copies).chain(inventory.of_unknown_mounts.iter().copied()).collect()
 }
 
 /// Whether a word changes anything at a benefactor with this inventory.
@@ -182,7 +183,7 @@ fn matters(word: &Word, inventory: &Inventory) -> bool {
             let has_draft = inventory.drafts.iter().any(|(other, _)| other == session);
             has_draft || !never.is_empty() || inventory.withdrawn.contains(session)
         }
-        Word::Forgotten(_) | Word::ForgetTable(_) | Word::Obsolete(_) | Word::AbandonCopy(_) => true,
+        Word::Forgotten(_) | Word::ForgetTable(_) | Word::Obsolete(_) | Word::AbandonCopy(_) | Word::IsOf(..) => true,
     }
 }
 
@@ -220,6 +221,10 @@ struct View<'a> {
 impl InStore for View<'_> {
     fn version(&self, inode: Inode) -> Option<Version> {
         self.files.get(&inode)?.node.as_ref().map(|node| node.version)
+    }
+
+    fn mount(&self, inode: Inode) -> Option<MountId> {
+        self.files.get(&inode)?.node.as_ref().map(|node| node.mount)
     }
 
     fn has_session(&self, session: SessionId) -> bool {

@@ -78,6 +78,14 @@ pub enum Claims {
 }
 
 impl Claims {
+    /// The mount whose room is taken by what is asked; `None`: any mount's.
+    pub(crate) const fn mount(&self) -> Option<MountId> {
+        match self {
+            Self::Member | Self::Mount(_) => None,
+            Self::Session(session) => Some(session.mount),
+        }
+    }
+
     const fn expires(&self) -> Option<u64> {
         match self {
             Self::Member => None,

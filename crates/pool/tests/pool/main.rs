@@ -23,6 +23,7 @@ mod room;
 mod scrub;
 mod security;
 mod shared_writers;
+mod sharing;
 mod sparse;
 mod ssd;
 mod standstill;

@@ -102,7 +102,7 @@ fn bytes_that_come_late_reach_no_draft_that_counts() {
             pool.restart_benefactor(0);
             way.lead(&pool.benefactors[0].address);
             let client = pool.client(2).await;
-            let mut content = bytes(1, 22 * MIB);
+            let mut content = bytes(1, 20 * MIB);
             let mut writer = client.create("file").await.unwrap();
             let inode = client.stat("file").await.unwrap().inode;
             way.hold(b"/.surgetank/draft.");

@@ -263,7 +263,7 @@ pub fn a_hole_that_is_not_committed_stays_when_others_have_committed_elsewhere()
 #[test]
 pub fn a_hole_stays_while_what_is_written_over_it_has_no_room() {
     run(async {
-        // Each benefactor holds 24 chunks, and each chunk lies at both.
+        // One mount alone may have 22 of the 24 chunks of a benefactor, and each chunk lies at both.
         let pool = Pool::new(1, 2, 24);
         let held = pool.hold_drains();
         let (client, other) = (pool.client(2).await, pool.client(2).await);
@@ -285,7 +285,7 @@ pub fn a_hole_stays_while_what_is_written_over_it_has_no_room() {
                 let written = (0..60).filter(|chunk| found[chunk * MIB..(chunk + 1) * MIB] == part).count();
                 let zeros = found.chunks(MIB).filter(|chunk| chunk.iter().all(|byte| *byte == 0)).count();
                 assert_eq!(written + zeros, 60);
-                written == 24
+                written == 22
             })
             .await;
             std::fs::remove_file(held).unwrap();

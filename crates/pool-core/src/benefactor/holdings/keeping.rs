@@ -23,6 +23,7 @@ impl Holdings {
         let mut holdings = Self::new(incarnation, buffers, true);
         let held = |inode, entry: &Entry| Held {
             inode,
+            mount: None,
             length: entry.length,
             crc: entry.crc,
             piece: None,
@@ -36,6 +37,10 @@ impl Holdings {
             named: 0,
         };
         holdings.held = chunks.into_iter().map(|(inode, entry)| (entry.instance, held(inode, &entry))).collect();
+        for (instance, held) in &holdings.held {
+            holdings.rooms.take(None, held.takes());
+            holdings.rooms.came(*instance, held);
+        }
         for (key, table) in tables {
             if table.values().all(|entry| holdings.held.contains_key(&entry.instance)) {
                 for entry in table.values() {

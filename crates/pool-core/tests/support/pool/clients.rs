@@ -17,7 +17,7 @@ use surgetank_pool_core::runs::Runs;
 
 use super::nodes::ToNode;
 use super::oracle::{Policy, Reading};
-use super::{Asker, CHUNK, Event, ROOT, Requests, World, names};
+use super::{Asker, CHUNK, Event, MOUNT, ROOT, Requests, World, names};
 
 /// What a benefactor answers.
 #[derive(Clone)]
@@ -356,7 +356,7 @@ impl World {
                         Source::Client => None,
                         Source::Benefactor(place) => Some(place),
                     };
-                    let put = Put { incarnation: to.incarnation, inode, entry };
+                    let put = Put { incarnation: to.incarnation, inode, mount: Some(MOUNT), entry };
                     self.send_to(at, to, ToNode::Put { put, durable, damaged, from });
                 }
                 Effect::Withdraw(to, instance) => self.send_to(at, to, ToNode::Withdraw(to, instance)),

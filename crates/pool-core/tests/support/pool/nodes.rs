@@ -231,7 +231,9 @@ impl World {
         loop {
             let Some(node) = self.nodes.get_mut(&id) else { return };
             let incarnation = node.incarnation;
-            let Some(effect) = node.holdings.as_mut().and_then(Holdings::next_effect) else { break };
+            let Some(effect) = node.holdings.as_mut().and_then(|holdings| holdings.next_effect(Some(u64::MAX))) else {
+                break;
+            };
             match effect {
                 Effect::Move(instance, piece) => {
                     let slow = if node.slow.1 > self.now { 50 } else { 1 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_pool_core::benefactor::holdings::{Admission, GroupOf, Put, Table};
-use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, SessionId, Version};
+use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId, SessionId, Version};
 use surgetank_pool_core::membership::{self, Change, Membership};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply};
 use surgetank_pool_core::meta::store::{MemoryStore, Write};
@@ -88,6 +88,13 @@ impl InStore for View<'_> {
     fn version(&self, inode: Inode) -> Option<Version> {
         match self.store.get(&Key::Node(inode)).map(|stored| &stored.value) {
             Some(Value::Node(node)) => Some(node.version),
+            _ => None,
+        }
+    }
+
+    fn mount(&self, inode: Inode) -> Option<MountId> {
+        match self.store.get(&Key::Node(inode)).map(|stored| &stored.value) {
+            Some(Value::Node(node)) => Some(node.mount),
             _ => None,
         }
     }
@@ -328,7 +335,7 @@ impl World {
             let Some(holdings) = node.holdings.as_mut().filter(|_| content.is_some()) else {
                 return self.fail_job(job.id);
             };
-            let put = Put { incarnation: to.incarnation, inode: job.of.group.inode, entry: *entry };
+            let put = Put { incarnation: to.incarnation, inode: job.of.group.inode, mount: None, entry: *entry };
             match holdings.put_copy(&put) {
                 Admission::Room(piece) => {
                     holdings.stored(entry.instance, true);
@@ -403,6 +410,7 @@ impl World {
             drafts: holdings.drafts().map(|(instance, inode)| (instance.session, inode)).collect(),
             copies: holdings.copies().collect(),
             withdrawn: holdings.withdrawn_by(),
+            of_unknown_mounts: holdings.of_unknown_mounts(),
         };
         self.later(1, 100, Event::Inventoried(place, Box::new(inventory)));
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use surgetank_pool_core::benefactor::holdings::{Effect, Entry, Instance, Table};
 use surgetank_pool_core::benefactor::segments::{At, Report};
-use surgetank_pool_core::benefactor::{Compaction, Piece};
+use surgetank_pool_core::benefactor::{Compaction, Piece, Segments};
 use surgetank_pool_core::id::Inode;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -281,8 +281,11 @@ impl Benefactor {
     }
 
     /// What is to be written now. A chunk has room for sure.
-    fn next_batch(&self, tier: &Tier, mut room: u64) -> Batch {
+    fn next_batch(&self, tier: &Tier, segments: &Segments) -> Batch {
         let mut holdings = self.holdings();
+        let mut room = segments.room();
+        // Also what is free once the log is compacted.
+        let mut free = segments.room_for(RECORD_MAX) + segments.free().saturating_sub(room);
         let mut tables = lock(&tier.tables);
         let wanted = std::mem::take(&mut tables.wanted);
         tables.writing.clone_from(&wanted);
@@ -295,11 +298,13 @@ impl Benefactor {
             moves: Vec::new(),
         };
         batch.tables_over.extend(std::iter::from_fn(|| holdings.next_table_over()));
-        while let Some(effect) = holdings.next_effect_with(batch.moves.len() < BATCH && room >= RECORD_MAX) {
+        while let Some(effect) = holdings.next_effect((batch.moves.len() < BATCH && room >= RECORD_MAX).then_some(free))
+        {
             match effect {
                 Effect::Move(instance, piece) => {
                     let Some((inode, entry)) = holdings.record(instance) else { continue };
                     room -= RECORD_MAX;
+                    free = free.saturating_sub(RECORD_MAX);
                     batch.moves.push((instance, piece, inode, entry));
                 }
                 Effect::FreeSsd(instance) => batch.over.push(instance),
@@ -311,7 +316,7 @@ impl Benefactor {
     /// Writes what is to be written, flushes it, and lets everybody know.
     fn write_batch(&self, tier: &Tier) -> Batched {
         let mut log = lock(&tier.log);
-        let batch = self.next_batch(tier, log.segments().room());
+        let batch = self.next_batch(tier, log.segments());
         tier.over(&mut log, &batch);
         let (mut well, mut some) = (true, !batch.over.is_empty() || !batch.tables_over.is_empty());
         let tables: Vec<_> =
@@ -506,7 +511,7 @@ mod tests {
         let instance = Instance { session: SessionId(1), number: 1 };
         let entry = Entry { instance, length: 70_000, crc: crc32c::crc32c(&bytes) };
         let put = Put { incarnation: LIFE, inode: Inode(9), entry, bytes };
-        assert!(matches!(benefactor.put(&put), Reply::Stored(_)));
+        assert!(matches!(benefactor.put(&put, None), Reply::Stored(_)));
         let seal = |order, table| {
             benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder(order, 0), table).unwrap();
             tier.sealed(OF).1

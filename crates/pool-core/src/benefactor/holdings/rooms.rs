@@ -1,0 +1,117 @@
+//! Whose chunks take the room: of each mount, and of files of which it is not known yet to which they belong.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Held, Holdings, Instance};
+use crate::benefactor::sharing;
+use crate::id::{Inode, MountId};
+use crate::planted::{Bug, planted};
+
+/// Bytes that a mount's chunks take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Of memory.
+    pub memory: u64,
+    /// Of the SSD; what is being written there counts.
+    pub ssd: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    taken: BTreeMap<Option<MountId>, Taken>,
+    /// What is of no known mount.
+    unknown: BTreeMap<Inode, BTreeSet<Instance>>,
+}
+
+impl Rooms {
+    pub(super) const fn new() -> Self {
+        Self { taken: BTreeMap::new(), unknown: BTreeMap::new() }
+    }
+
+    pub(super) fn of(&self, mount: Option<MountId>) -> Taken {
+        self.taken.get(&mount).copied().unwrap_or_default()
+    }
+
+    pub(super) fn take(&mut self, mount: Option<MountId>, more: Taken) {
+        let taken = self.taken.entry(mount).or_default();
+        (taken.memory, taken.ssd) = (taken.memory + more.memory, taken.ssd + more.ssd);
+    }
+
+    pub(super) fn give_back(&mut self, mount: Option<MountId>, less: Taken) {
+        if planted(Bug::ReturnedRoomCounts) {
+            return;
+        }
+        let Some(taken) = self.taken.get_mut(&mount) else { return };
+        // Planted bugs end what is under way twice.
+        (taken.memory, taken.ssd) = (taken.memory.saturating_sub(less.memory), taken.ssd.saturating_sub(less.ssd));
+        if *taken == Taken::default() {
+            self.taken.remove(&mount);
+        }
+    }
+
+    /// A chunk has come.
+    pub(super) fn came(&mut self, instance: Instance, held: &Held) {
+        if held.mount.is_none() {
+            self.unknown.entry(held.inode).or_default().insert(instance);
+        }
+    }
+
+    /// A chunk has gone.
+    pub(super) fn went(&mut self, instance: Instance, held: &Held) {
+        if let Some(of) = self.unknown.get_mut(&held.inode) {
+            of.remove(&instance);
+            if of.is_empty() {
+                self.unknown.remove(&held.inode);
+            }
+        }
+    }
+}
+
+impl Holdings {
+    /// Chunks that can be promised, to whichever mount.
+    #[must_use]
+    pub fn credits(&self) -> u64 {
+        self.buffers.credits()
+    }
+
+    /// Chunks that can be promised to a mount and leave room for what others had and nobody has committed: of three benefactors of which one
+    /// dies, each of the two gets half as much more as it has.
+    #[must_use]
+    pub fn spare_credits(&self, mount: Option<MountId>) -> u64 {
+        let free = self.buffers.free();
+        sharing::allowance(self.rooms.of(mount).memory, free, self.buffers.chunk())
+            .saturating_sub(self.drafts_in_memory / 2)
+    }
+
+    /// What a mount's chunks take.
+    #[must_use]
+    pub fn taken(&self, mount: Option<MountId>) -> Taken {
+        self.rooms.of(mount)
+    }
+
+    /// Whether a mount may take more of the memory.
+    pub(super) fn may_take(&self, mount: Option<MountId>) -> bool {
+        sharing::may_take(self.rooms.of(mount).memory, self.buffers.free()) || planted(Bug::RoomUndivided)
+    }
+
+    /// Files of which it is not known to which mount they belong: for inventories.
+    #[must_use]
+    pub fn of_unknown_mounts(&self) -> BTreeSet<Inode> {
+        self.rooms.unknown.keys().copied().collect()
+    }
+
+    /// A file belongs to that mount.
+    pub fn is_of(&mut self, inode: Inode, mount: MountId) {
+        for instance in self.rooms.unknown.remove(&inode).unwrap_or_default() {
+            let Some(held) = self.held.get_mut(&instance) else { continue };
+            held.mount = Some(mount);
+            let taken = held.takes();
+            if let Some(piece) = held.piece {
+                self.buffers.is_of(piece, mount);
+            }
+            self.rooms.give_back(None, taken);
+            self.rooms.take(Some(mount), taken);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! How a benefactor's room is divided among mounts: by dynamic thresholds (CH98).
+//!
+//! A mount may take more as long as it has less than [`FACTOR`] times what is free. So one alone gets eight ninths of the room, and mounts that
+//! contend get equal parts. However much mounts have whose targets stand still, each of them leaves a ninth of what it found: others always find
+//! some. Nobody has to know which mounts there are.
+
+use crate::planted::{Bug, planted};
+
+/// What a mount may have, as a multiple of what is free.
+pub const FACTOR: u64 = 8;
+
+/// Whether a mount that has `held` bytes may take more while `free` bytes are free. One that has nothing may take whatever there is.
+#[must_use]
+pub const fn may_take(held: u64, free: u64) -> bool {
+    held == 0 || held < FACTOR.saturating_mul(free)
+}
+
+/// How many chunks it may take one after the other while nothing else changes, each as long as `chunk`.
+#[must_use]
+pub fn allowance(held: u64, free: u64, chunk: u64) -> u64 {
+    if planted(Bug::RoomUndivided) {
+        return free / chunk;
+    }
+    // The last is taken while `held + (n - 1) * chunk < FACTOR * (free - (n - 1) * chunk)`.
+    match FACTOR.saturating_mul(free).saturating_sub(held) {
+        0 => 0,
+        more => ((more - 1) / ((FACTOR + 1) * chunk) + 1).min(free / chunk),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allowance_is_as_many_chunks_as_may_be_taken_one_after_the_other() {
+        for (held, free, chunk) in
+            (0..200).flat_map(|held| (0..100).flat_map(move |free| [1, 2, 7, 16].map(|chunk| (held, free, chunk))))
+        {
+            let (mut has, mut left, mut taken) = (held, free, 0);
+            while left >= chunk && may_take(has, left) {
+                (has, left, taken) = (has + chunk, left - chunk, taken + 1);
+            }
+            assert_eq!(allowance(held, free, chunk), taken, "{held} of {free} in chunks of {chunk}");
+        }
+    }
+
+    /// Mounts come one after the other and take all that they may, and none of them returns anything.
+    #[test]
+    fn whoever_comes_finds_a_ninth_of_what_the_one_before_found() {
+        for all in 0..5000 {
+            let mut free = all;
+            for _ in 0..4 {
+                let taken = allowance(0, free, 1);
+                assert!(free == 0 || taken > 0, "whoever has nothing gets something, if there is something");
+                assert!((free - taken) * (FACTOR + 1) + FACTOR >= free, "of {free} are {taken} taken");
+                free -= taken;
+            }
+        }
+    }
+}
