@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
 use surgetank_pool_core::benefactor::{scrub, segments};
-use surgetank_pool_core::id::{Incarnation, Inode, Revision, SessionId, Version};
+use surgetank_pool_core::id::{Incarnation, Inode, MountId, Revision, SessionId, Version};
 use surgetank_pool_core::repair::{self, Of, Word};
 
 use crate::rpc::Method;
@@ -178,7 +178,7 @@ pub struct Inventory {
 }
 
 /// How a benefactor is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Alive {
     /// Its life.
     pub incarnation: Incarnation,
@@ -198,6 +198,8 @@ pub struct Alive {
     pub scrubbed: scrub::Report,
     /// How the SSD's log is.
     pub log: segments::Report,
+    /// Bytes of memory and of SSD that the chunks of each mount take.
+    pub taken: Vec<(MountId, u64, u64)>,
 }
 
 /// What a benefactor answers.
@@ -252,7 +254,7 @@ wire_struct! {
     repair::Inventory { tables, drafts, copies, withdrawn, of_unknown_mounts }
     DrainPart { incarnation, of, chunks, offset, file }
     Inventory { incarnation, has, damaged }
-    Alive { incarnation, credits, of, puts, ssd, damaged, leaving, scrubbed, log }
+    Alive { incarnation, credits, of, puts, ssd, damaged, leaving, scrubbed, log, taken }
     segments::Report { garbage, copied, written }
     scrub::Report { passes, chunks, bytes, damaged, last }
     scrub::Last { ended, chunks, damaged }

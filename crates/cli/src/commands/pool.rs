@@ -371,6 +371,10 @@ struct PoolStatus {
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
+fn size(gib: f64) -> String {
+    if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") }
+}
+
 impl PoolStatus {
     fn of(status: &manager::Status) -> Self {
         let free: BTreeMap<_, _> = status.benefactors.iter().map(|(lends, free)| (lends.place.id, *free)).collect();
@@ -429,7 +433,6 @@ impl PoolStatus {
         let columns =
             ["benefactor", "class", "memory", "used", "SSD", "used", "garbage", "state", "damaged", "last scrubbed"];
         let mut table = Table::new(columns);
-        let size = |gib: f64| if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") };
         for benefactor in &self.benefactors {
             table.row([
                 benefactor.name.clone(),
@@ -456,7 +459,8 @@ impl PoolStatus {
         });
         let standing: String = self.mounts.iter().filter_map(MountStatus::people).collect();
         format!(
-            "{table}\nfiles: {staged} staged, {replicated} replicated, {drained} drained, {failed} failed, {conflict} in conflict; draining at {:.1} MiB/s{standing}{}",
+            "{table}{}\nfiles: {staged} staged, {replicated} replicated, {drained} drained, {failed} failed, {conflict} in conflict; draining at {:.1} MiB/s{standing}{}",
+            MountStatus::table(&self.mounts),
             self.drain_mib_s,
             store.unwrap_or_default()
         )

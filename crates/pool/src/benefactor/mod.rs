@@ -466,7 +466,11 @@ impl Benefactor {
         let counted = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // Each lock for itself: scrubbing takes both.
         let scrubbed = self.scrubbing.report();
-        let credits = self.holdings().credits();
+        let (credits, taken) = {
+            let holdings = self.holdings();
+            let taken = holdings.taken_by_mounts().map(|(mount, of)| (mount, of.memory, of.ssd)).collect();
+            (holdings.credits(), taken)
+        };
         Alive {
             incarnation: self.incarnation,
             credits,
@@ -477,6 +481,7 @@ impl Benefactor {
             leaving: self.leaving,
             scrubbed,
             log: self.tier.as_ref().map(Tier::report).unwrap_or_default(),
+            taken,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What clients and benefactors ask, but for operations.
 
+use std::collections::BTreeMap;
+
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
@@ -274,25 +276,32 @@ impl Manager {
                 _ => {}
             }
         }
+        let members = self.members.all();
+        let mut taken: BTreeMap<MountId, (u64, u64)> = BTreeMap::new();
+        for (mount, memory, ssd) in members.iter().filter_map(|member| member.alive.as_ref()).flat_map(|of| &of.taken) {
+            let of = taken.entry(*mount).or_default();
+            *of = (of.0 + memory, of.1 + ssd);
+        }
         let journals = self.store.read(&[], &prefixes).await?;
         for ((id, mount), entries) in mounts.into_iter().zip(journals.prefixes) {
             let (journal, standstill) = (entries.len() as u64, self.troubles.standstill(id));
             status.journal += journal;
             if rights::may_see(by, id, &mount) {
                 let Mount { name, target, .. } = mount;
-                status.mounts.push(MountStatus { name, target, journal, standstill });
+                let (memory, ssd) = taken.get(&id).copied().unwrap_or_default();
+                status.mounts.push(MountStatus { name, target, journal, memory, ssd, standstill });
             }
         }
-        let credits = |alive: Option<crate::chunks::Alive>| alive.map_or(0, |alive| alive.credits);
-        for Member { lends, alive, .. } in self.members.all() {
-            let (free, of) = alive.map_or((0, 0), |alive| alive.ssd);
-            let state = if alive.is_some_and(|alive| alive.leaving) { State::Leaving } else { State::Joined };
+        for Member { lends, alive, .. } in members {
+            let (free, of) = alive.as_ref().map_or((0, 0), |alive| alive.ssd);
+            let is_leaving = alive.as_ref().is_some_and(|alive| alive.leaving);
+            let state = if is_leaving { State::Leaving } else { State::Joined };
             if let Some(crate::chunks::Alive { damaged, scrubbed, log, .. }) = alive {
                 status.integrity.push((lends.place.id, Integrity { damaged, scrubbed }));
                 status.logs.push((lends.place.id, log));
             }
             status.states.push((lends.clone(), state, of.saturating_sub(free)));
-            status.benefactors.push((lends, credits(alive)));
+            status.benefactors.push((lends, alive.map_or(0, |alive| alive.credits)));
         }
         status.states.extend(self.members.expected().into_iter().map(|lends| (lends, State::Dead, 0)));
         Ok(Reply::Status(status))

@@ -82,7 +82,11 @@ impl Known {
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |member: &Member| {
             let is_there = |alive: &Alive| alive.incarnation == member.lends.place.incarnation && !alive.leaving;
-            let alive = member.alive.filter(is_there).filter(|_| self.membership.has_lease(member.lends.place.id))?;
+            let alive = member
+                .alive
+                .as_ref()
+                .filter(|alive| is_there(alive))
+                .filter(|_| self.membership.has_lease(member.lends.place.id))?;
             let lent =
                 |free, of, rate| Lent { free: Bytes::new(free), of: Bytes::new(of), rate, drain: Some(RATES.drain) };
             let memory = lent(alive.credits * CHUNK, alive.of * CHUNK, RATES.memory);
@@ -129,12 +133,12 @@ impl Members {
     /// Whether a benefactor that takes chunks has less than a part in [`SHORT`] free.
     pub(super) fn are_short(&self) -> bool {
         // Memory in front of an SSD is emptied into it.
-        let is_short = |alive: Alive| match alive.ssd {
+        let is_short = |alive: &Alive| match alive.ssd {
             _ if alive.leaving => false,
             (_, 0) => alive.credits * SHORT < alive.of,
             (free, of) => free * SHORT < of,
         };
-        self.all().iter().filter_map(|member| member.alive).any(is_short)
+        self.known().members.values().filter_map(|member| member.alive.as_ref()).any(is_short)
     }
 
     /// Whether the leases of the store have been read once.
@@ -341,16 +345,18 @@ async fn probe(manager: &Arc<Manager>) {
             Some(chunks::Reply::Alive(alive)) => Some(*alive),
             _ => None,
         };
-        if let Some(member) = known.members.get_mut(&id) {
-            let former = std::mem::replace(&mut member.alive, alive);
-            if former.zip(alive).is_some_and(|(former, alive)| former.puts < alive.puts) {
-                known.written = Some(now);
-            }
-        }
         if due.contains(&id) {
             match alive {
-                Some(alive) => known.membership.probe_answered(now, id, alive.incarnation),
+                Some(ref alive) => known.membership.probe_answered(now, id, alive.incarnation),
                 None => known.membership.probe_failed(now, id),
+            }
+        }
+        if let Some(member) = known.members.get_mut(&id) {
+            let puts = |alive: &Option<Alive>| alive.as_ref().map(|alive| alive.puts);
+            let is_written = puts(&member.alive).zip(puts(&alive)).is_some_and(|(former, now)| former < now);
+            member.alive = alive;
+            if is_written {
+                known.written = Some(now);
             }
         }
     }

@@ -135,6 +135,10 @@ pub struct MountStatus {
     pub target: String,
     /// Entries of the journal that it has not seen.
     pub journal: u64,
+    /// Bytes of memory that its chunks take, with all copies.
+    pub memory: u64,
+    /// Bytes of SSD.
+    pub ssd: u64,
     /// Why it sees nothing at present, if the asked manager publishes for it.
     pub standstill: Option<Standstill>,
 }
@@ -300,7 +304,7 @@ wire_struct! {
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
     Status { benefactors, states, files, journal, drain_bytes_s, integrity, store, logs, mounts }
-    MountStatus { name, target, journal, standstill }
+    MountStatus { name, target, journal, memory, ssd, standstill }
     Standstill { why, remedy, seconds }
     Integrity { damaged, scrubbed }
     StoreStatus { size, in_use, quota, refusal }

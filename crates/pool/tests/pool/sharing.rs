@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::support::disk::CutDisk;
-use crate::support::{Disk, LONG, MIB, Pool, Small, bytes, run, same, write};
+use crate::support::{Disk, LONG, MIB, Pool, Small, bytes, run, same, until, write};
 use surgetank_pool::client::{Config, Error, PoolClient};
 use surgetank_pool_core::meta::Durability;
 use surgetank_pool_core::placement::Media;
@@ -85,6 +85,12 @@ pub fn a_mount_whose_target_is_full_leaves_room_to_others() {
         let pool = Pool::new(1, 2, 96);
         let Some(stuck) = Stuck::begin(&pool, "stuck", Media::Any).await else { return };
         assert!(stuck.taken >= 80, "one alone has most of the room: {}", stuck.taken);
+        until("it is told who has it", async || {
+            let mounts = stuck.client.status().await.unwrap().mounts;
+            let of = mounts.into_iter().find(|mount| mount.name == "stuck").unwrap();
+            (of.memory, of.ssd, of.journal) == (stuck.taken * FILE as u64, 0, stuck.taken)
+        })
+        .await;
         // One that begins when there is no room for the first.
         goes_on(&mount(&pool, "second", Media::Any, LONG).await).await;
         assert!(!write_more(&stuck.client, stuck.taken + 1).await, "what the second one drains is not the first one's");

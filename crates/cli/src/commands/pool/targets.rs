@@ -1,17 +1,23 @@
-//! What `pool status` says of mounts' targets.
+//! What `pool status` says of mounts and their targets.
 
 use serde::Serialize;
 use surgetank_model::text::line;
 use surgetank_pool::manager;
+use surgetank_report::Table;
 use surgetank_report::number::duration;
 
-/// How a mount's target is.
+use super::{GIB, size};
+
+/// What a mount has in the pool, and how its target is.
 #[derive(Serialize)]
 pub struct MountStatus {
     name: String,
     target: String,
     /// Changes that the target has not seen.
     changes_waiting: u64,
+    /// What its chunks take of the pool, with all copies.
+    memory_gib: f64,
+    ssd_gib: f64,
     /// Why it sees nothing at present; `None`: it does, or nothing waits.
     standstill: Option<Standstill>,
 }
@@ -25,10 +31,24 @@ struct Standstill {
 
 impl MountStatus {
     pub fn of(status: &manager::MountStatus) -> Self {
-        let manager::MountStatus { name, target, journal, standstill } = status.clone();
+        let manager::MountStatus { name, target, journal, memory, ssd, standstill } = status.clone();
         let standstill =
             standstill.map(|manager::Standstill { why, remedy, seconds }| Standstill { why, remedy, seconds });
-        Self { name, target, changes_waiting: journal, standstill }
+        let (memory_gib, ssd_gib) = (memory as f64 / GIB, ssd as f64 / GIB);
+        Self { name, target, changes_waiting: journal, memory_gib, ssd_gib, standstill }
+    }
+
+    /// The rows that people get.
+    pub fn table(all: &[Self]) -> String {
+        if all.is_empty() {
+            return String::new();
+        }
+        let mut table = Table::new(["mount", "target", "memory", "SSD", "changes waiting"]);
+        for Self { name, target, changes_waiting, memory_gib, ssd_gib, .. } in all {
+            let waiting = changes_waiting.to_string();
+            table.row([line(name).to_string(), line(target).to_string(), size(*memory_gib), size(*ssd_gib), waiting]);
+        }
+        format!("\n{table}")
     }
 
     /// The line that people get of one that stands still.
@@ -55,7 +75,8 @@ mod tests {
             seconds: 130,
         };
         let (name, target) = ("/scratch/run1".to_owned(), "/scratch/run1".to_owned());
-        let mut status = manager::MountStatus { name, target, journal: 3, standstill: Some(standstill) };
+        let (memory, ssd) = (3 << 20, 5 << 29);
+        let mut status = manager::MountStatus { name, target, journal: 3, memory, ssd, standstill: Some(standstill) };
         let people = MountStatus::of(&status).people();
         assert_eq!(
             people.as_deref(),
@@ -63,5 +84,8 @@ mod tests {
         );
         status.standstill = None;
         assert_eq!(MountStatus::of(&status).people(), None);
+        let table = MountStatus::table(&[MountStatus::of(&status)]);
+        let cells: Vec<&str> = table.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(cells, ["/scratch/run1", "/scratch/run1", "3", "MiB", "2.5", "GiB", "3"]);
     }
 }

@@ -90,6 +90,11 @@ impl Holdings {
         self.rooms.of(mount)
     }
 
+    /// What the chunks of each mount take, as far as it is known whose they are.
+    pub fn taken_by_mounts(&self) -> impl Iterator<Item = (MountId, Taken)> {
+        self.rooms.taken.iter().filter_map(|(mount, taken)| Some(((*mount)?, *taken)))
+    }
+
     /// Whether a mount may take more of the memory.
     pub(super) fn may_take(&self, mount: Option<MountId>) -> bool {
         sharing::may_take(self.rooms.of(mount).memory, self.buffers.free()) || planted(Bug::RoomUndivided)
