@@ -122,6 +122,8 @@ surgetank_model::plant_bugs! {
         FailedCopyCounts,
         /// One mount may take all the room.
         RoomUndivided,
+        /// Whose mount may take no more is refused, and what is in memory stays there.
+        RefusedWithoutClosing,
         /// Room that a mount has returned counts as its own.
         ReturnedRoomCounts,
         /// A chunk that takes the place of a damaged one is read before it has come.

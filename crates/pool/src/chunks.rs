@@ -99,6 +99,8 @@ pub struct Copy {
     pub incarnation: Incarnation,
     /// Whose message it is.
     pub fence: Fence,
+    /// The mount of the file; `None`: the chunks are there already, and damaged.
+    pub mount: Option<MountId>,
     /// The table that names them.
     pub of: TableOf,
     /// The chunks, by their numbers in the group, each with the source that has it.
@@ -202,11 +204,20 @@ pub struct Alive {
     pub taken: Vec<(MountId, u64, u64)>,
 }
 
+/// Chunks of a mount that a benefactor has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spare {
+    /// In memory, beside what those that are not committed may need elsewhere.
+    pub memory: u64,
+    /// On its SSD, beside those in memory; `None`: it lends none.
+    pub ssd: Option<u64>,
+}
+
 /// What a benefactor answers.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// The chunk is kept; room for so many more beside what those that are not committed may need elsewhere.
-    Stored(u64),
+    /// The chunk is kept.
+    Stored(Spare),
     /// Another life is meant.
     Stale,
     /// No room until something is drained.
@@ -242,13 +253,14 @@ pub enum Reply {
 }
 
 wire_struct! {
+    Spare { memory, ssd }
     Put { incarnation, inode, entry, bytes }
     Get { incarnation, of, chunk, ticket }
     Draft { incarnation, inode, entry }
     Seal { incarnation, of, table, order, durable }
     News { withdrawn, words }
     Fence { 0, 1 }
-    Copy { incarnation, fence, of, part, sources }
+    Copy { incarnation, fence, mount, of, part, sources }
     Adopt { incarnation, fence, of, part, named, durable }
     Of { group, version, by }
     repair::Inventory { tables, drafts, copies, withdrawn, of_unknown_mounts }
@@ -285,7 +297,7 @@ wire_enum! {
         10 = Draft(draft),
     }
     Reply {
-        0 = Stored(credits),
+        0 = Stored(spare),
         1 = Stale,
         2 = Full,
         3 = Corrupt,

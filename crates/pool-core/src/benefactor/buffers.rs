@@ -10,6 +10,7 @@ mod holes;
 use std::collections::BTreeMap;
 
 use self::holes::Holes;
+use crate::benefactor::sharing::Owner;
 use crate::id::MountId;
 use crate::planted::{Bug, planted};
 
@@ -52,8 +53,7 @@ enum Phase {
 struct Reserved {
     piece: Piece,
     state: State,
-    /// Whose it is; `None`: that is not known.
-    mount: Option<MountId>,
+    owner: Owner,
 }
 
 #[derive(Debug)]
@@ -87,9 +87,11 @@ pub struct Buffers {
     chunk: u64,
     /// Reservations so far.
     serial: u64,
+    /// Bytes in pieces.
+    held: u64,
     buffers: [Buffer; BUFFERS],
     /// Pieces that can be drained, by whose they are and by their serials: the oldest first.
-    stored: BTreeMap<Option<MountId>, BTreeMap<u64, Piece>>,
+    stored: BTreeMap<Owner, BTreeMap<u64, Piece>>,
 }
 
 /// Memory that is too small to be three buffers of whole chunks.
@@ -113,7 +115,7 @@ impl Buffers {
             return Err(TooSmall { lent: memory, least: chunk.max(1).saturating_mul(BUFFERS as u64) });
         }
         let empty = || Buffer::empty(chunk);
-        Ok(Self { size, chunk, serial: 0, buffers: [empty(), empty(), empty()], stored: BTreeMap::new() })
+        Ok(Self { size, chunk, serial: 0, held: 0, buffers: [empty(), empty(), empty()], stored: BTreeMap::new() })
     }
 
     /// Bytes of a buffer.
@@ -129,10 +131,10 @@ impl Buffers {
         self.buffers.iter().map(room).sum()
     }
 
-    /// Bytes of the whole chunks that can be promised.
+    /// Bytes in no piece, of which some may lie between pieces and have room for small ones alone.
     #[must_use]
-    pub fn free(&self) -> u64 {
-        self.credits() * self.chunk
+    pub const fn free(&self) -> u64 {
+        self.size * BUFFERS as u64 - self.held
     }
 
     /// Bytes of a chunk, at most.
@@ -143,22 +145,23 @@ impl Buffers {
 
     /// Bytes in pieces.
     #[must_use]
-    pub fn held(&self) -> u64 {
-        self.buffers.iter().flat_map(|buffer| buffer.pieces.values()).map(|of| of.piece.length).sum()
+    pub const fn held(&self) -> u64 {
+        self.held
     }
 
-    /// Room for a chunk of a mount; `None`: it has to wait until something has gone.
-    pub fn reserve(&mut self, length: u64, mount: Option<MountId>) -> Option<Piece> {
+    /// Room for a chunk; `None`: it has to wait until something has gone.
+    pub fn reserve(&mut self, length: u64, owner: Owner) -> Option<Piece> {
         if length == 0 || length > self.chunk {
             return None;
         }
         let (at, offset) = self.room(length)?;
         self.serial += 1;
         let piece = Piece { buffer: number(at), serial: self.serial, offset, length };
-        self.buffers[at].pieces.insert(offset, Reserved { piece, state: State::Reserved, mount });
+        self.buffers[at].pieces.insert(offset, Reserved { piece, state: State::Reserved, owner });
         if planted(Bug::DrainedBeforeStored) {
-            self.stored.entry(mount).or_default().insert(piece.serial, piece);
+            self.stored.entry(owner).or_default().insert(piece.serial, piece);
         }
+        self.held += length;
         Some(piece)
     }
 
@@ -201,10 +204,10 @@ impl Buffers {
         self.buffers.iter().any(|buffer| buffer.phase == Phase::Full)
     }
 
-    /// What to drain next: the oldest piece of a full buffer, of the mounts that may drain. What is in the filling one is younger than all of
+    /// What to drain next: the oldest piece of a full buffer, of those who may drain. What is in the filling one is younger than all of
     /// these.
-    pub fn next_drain(&mut self, may: impl Fn(Option<MountId>) -> bool) -> Option<Piece> {
-        let oldest = self.stored.iter().filter(|(mount, _)| may(**mount)).filter_map(|(_, of)| of.first_key_value());
+    pub fn next_drain(&mut self, may: impl Fn(Owner) -> bool) -> Option<Piece> {
+        let oldest = self.stored.iter().filter(|(owner, _)| may(**owner)).filter_map(|(_, of)| of.first_key_value());
         let (_, piece) = oldest.min_by_key(|(serial, _)| **serial)?;
         let piece = *piece;
         if self.buffers[usize::from(piece.buffer)].phase != Phase::Full {
@@ -222,20 +225,20 @@ impl Buffers {
         else {
             return;
         };
-        reserved.mount = Some(mount);
+        reserved.owner.mount = Some(mount);
         if was_stored {
-            self.stored.entry(Some(mount)).or_default().insert(piece.serial, piece);
+            self.stored.entry(reserved.owner).or_default().insert(piece.serial, piece);
         }
     }
 
     /// A piece can be drained no more; `false`: it could not.
     fn forget_stored(&mut self, piece: Piece) -> bool {
         let buffer = self.buffers.get_mut(usize::from(piece.buffer));
-        let Some(mount) = buffer.and_then(|buffer| buffer.reserved(piece)).map(|of| of.mount) else { return false };
-        let Some(of) = self.stored.get_mut(&mount) else { return false };
+        let Some(owner) = buffer.and_then(|buffer| buffer.reserved(piece)).map(|of| of.owner) else { return false };
+        let Some(of) = self.stored.get_mut(&owner) else { return false };
         let was_stored = of.remove(&piece.serial).is_some();
         if of.is_empty() {
-            self.stored.remove(&mount);
+            self.stored.remove(&owner);
         }
         was_stored
     }
@@ -254,6 +257,7 @@ impl Buffers {
         self.forget_stored(piece);
         let buffer = &mut self.buffers[at];
         buffer.pieces.remove(&piece.offset);
+        self.held -= piece.length;
         if buffer.pieces.is_empty() || planted(Bug::BufferReused) {
             self.empty(at);
         } else {
@@ -262,6 +266,7 @@ impl Buffers {
     }
 
     fn empty(&mut self, at: usize) {
+        self.held -= self.buffers[at].pieces.values().map(|of| of.piece.length).sum::<u64>();
         self.buffers[at] = Buffer::empty(self.chunk);
         for of in self.stored.values_mut() {
             of.retain(|_, piece| usize::from(piece.buffer) != at);
@@ -284,7 +289,7 @@ impl Buffers {
         let reserved = self.buffers.get_mut(usize::from(piece.buffer)).and_then(|buffer| buffer.reserved(piece));
         if let Some(reserved) = reserved.filter(|reserved| reserved.state == from) {
             reserved.state = to;
-            self.stored.entry(reserved.mount).or_default().insert(piece.serial, piece);
+            self.stored.entry(reserved.owner).or_default().insert(piece.serial, piece);
         }
     }
 }

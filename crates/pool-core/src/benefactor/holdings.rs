@@ -17,7 +17,8 @@ mod rooms;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::benefactor::buffers::{Buffers, Piece};
-use crate::benefactor::sharing;
+use crate::benefactor::segments::BLOCK;
+use crate::benefactor::sharing::Owner;
 use crate::id::{Incarnation, Inode, MountId, SessionId, Version};
 use crate::planted::{Bug, planted};
 
@@ -106,6 +107,12 @@ pub enum Location {
     Ssd,
 }
 
+/// Bytes of an SSD that a chunk of so many bytes takes, at least: its record has a header and begins at a block.
+#[must_use]
+pub fn bytes_on_ssd(length: u32) -> u64 {
+    u64::from(length).next_multiple_of(BLOCK) + BLOCK
+}
+
 #[derive(Clone, Debug)]
 struct Held {
     inode: Inode,
@@ -140,8 +147,14 @@ impl Held {
 
     /// The room that it takes.
     fn takes(&self) -> Taken {
-        let length = |has: bool| if has { self.length.into() } else { 0 };
-        Taken { memory: length(self.piece.is_some()), ssd: length(self.on_ssd || self.moving) }
+        let memory = if self.piece.is_some() { self.length.into() } else { 0 };
+        let Taken { ssd, .. } = if self.on_ssd || self.moving { self.takes_on_ssd() } else { Taken::default() };
+        Taken { memory, ssd }
+    }
+
+    /// What it takes of an SSD.
+    fn takes_on_ssd(&self) -> Taken {
+        Taken { memory: 0, ssd: bytes_on_ssd(self.length) }
     }
 
     /// Its session still may name what takes memory.
@@ -243,7 +256,7 @@ impl Holdings {
             Some(held) if held.damaged => self.replace_damaged(put, false),
             Some(held) if held.complete => Admission::Here,
             Some(_) => Admission::Coming,
-            None => self.reserve(put, (true, false)),
+            None => self.reserve(put, (true, false), false),
         }
     }
 
@@ -388,12 +401,12 @@ impl Holdings {
         }
         let free = free.filter(|_| self.ssd)?;
         let rooms = &self.rooms;
-        let may = |mount| sharing::may_take(rooms.of(mount).ssd, free) || planted(Bug::RoomUndivided);
+        let may = |owner: Owner| owner.may_take(rooms.of(owner.mount).ssd, free);
         let piece = self.buffers.next_drain(may)?;
         let instance = *self.at.get(&piece)?;
         let held = self.held.get_mut(&instance)?;
         held.moving = true;
-        self.rooms.take(held.mount, Taken { memory: 0, ssd: held.length.into() });
+        self.rooms.take(held.mount, held.takes_on_ssd());
         Some(Effect::Move(instance, piece))
     }
 
@@ -402,7 +415,7 @@ impl Holdings {
         let Some(held) = self.held.get_mut(&instance).filter(|held| held.moving) else { return };
         (held.moving, held.on_ssd) = (false, done);
         if !done {
-            self.rooms.give_back(held.mount, Taken { memory: 0, ssd: held.length.into() });
+            self.rooms.give_back(held.mount, held.takes_on_ssd());
             held.piece.into_iter().for_each(|piece| self.buffers.drain_failed(piece));
         }
         self.drop_if_unused(instance);
@@ -438,14 +451,19 @@ impl Holdings {
         })
     }
 
-    /// Room for a chunk, for its session (`draft`) or for repair (`copying`).
-    fn reserve(&mut self, put: &Put, (draft, copying): (bool, bool)) -> Admission {
+    /// Room for a chunk, for its session (`draft`) or for repair (`copying`); `repairs`: see [`Owner`].
+    fn reserve(&mut self, put: &Put, (draft, copying): (bool, bool), repairs: bool) -> Admission {
         let Entry { instance, length, crc } = put.entry;
         let mount = put.mount.or_else(|| self.held.get(&instance)?.mount);
-        if !self.may_take(mount) {
+        let owner = Owner { mount, repairs };
+        if !owner.may_take(self.rooms.of(mount).memory, self.buffers.free()) {
+            // As where there is no room for anybody: what is there can be moved meanwhile.
+            if self.ssd && !planted(Bug::RefusedWithoutClosing) {
+                self.buffers.close_filling();
+            }
             return Admission::Full;
         }
-        let Some(piece) = self.buffers.reserve(length.into(), mount) else { return Admission::Full };
+        let Some(piece) = self.buffers.reserve(length.into(), owner) else { return Admission::Full };
         let held = Held {
             inode: put.inode,
             mount,

@@ -2,20 +2,40 @@
 //!
 //! A mount may take more as long as it has less than [`FACTOR`] times what is free. So one alone gets eight ninths of the room, and mounts that
 //! contend get equal parts. However much mounts have whose targets stand still, each of them leaves a ninth of what it found: others always find
-//! some. Nobody has to know which mounts there are.
+//! some. Nobody has to know which mounts there are. What repair brings is already promised to somebody: it may take eight ninths of what
+//! its mount has to leave.
 
+use crate::id::MountId;
 use crate::planted::{Bug, planted};
 
 /// What a mount may have, as a multiple of what is free.
 pub const FACTOR: u64 = 8;
 
-/// Whether a mount that has `held` bytes may take more while `free` bytes are free. One that has nothing may take whatever there is.
-#[must_use]
-pub const fn may_take(held: u64, free: u64) -> bool {
-    held == 0 || held < FACTOR.saturating_mul(free)
+/// Whose room a chunk takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// The mount; `None`: that is not known yet.
+    pub mount: Option<MountId>,
+    /// Repair brings it, or it takes the place of a damaged one.
+    pub repairs: bool,
 }
 
-/// How many chunks it may take one after the other while nothing else changes, each as long as `chunk`.
+impl Owner {
+    /// What a session writes.
+    #[must_use]
+    pub const fn session(mount: Option<MountId>) -> Self {
+        Self { mount, repairs: false }
+    }
+
+    /// Whether more may be taken while its mount has `held` bytes and `free` bytes are free. One that has nothing may take whatever there is.
+    #[must_use]
+    pub fn may_take(self, held: u64, free: u64) -> bool {
+        let factor = if self.repairs { FACTOR * FACTOR } else { FACTOR };
+        held == 0 || held < factor.saturating_mul(free) || planted(Bug::RoomUndivided)
+    }
+}
+
+/// How many chunks, each as long as `chunk`, sessions of a mount may put one after the other while nothing else changes.
 #[must_use]
 pub fn allowance(held: u64, free: u64, chunk: u64) -> u64 {
     if planted(Bug::RoomUndivided) {
@@ -38,10 +58,22 @@ mod tests {
             (0..200).flat_map(|held| (0..100).flat_map(move |free| [1, 2, 7, 16].map(|chunk| (held, free, chunk))))
         {
             let (mut has, mut left, mut taken) = (held, free, 0);
-            while left >= chunk && may_take(has, left) {
+            while left >= chunk && Owner::default().may_take(has, left) {
                 (has, left, taken) = (has + chunk, left - chunk, taken + 1);
             }
             assert_eq!(allowance(held, free, chunk), taken, "{held} of {free} in chunks of {chunk}");
+        }
+    }
+
+    #[test]
+    fn repair_takes_a_part_of_what_its_mount_leaves() {
+        let repairs = Owner { mount: None, repairs: true };
+        let (mut held, mut free) = (0, 9000);
+        for (owner, left) in [(Owner::default(), 1000), (repairs, 138)] {
+            while owner.may_take(held, free) {
+                (held, free) = (held + 1, free - 1);
+            }
+            assert_eq!(free, left);
         }
     }
 

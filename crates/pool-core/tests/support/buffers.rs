@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use surgetank_model::random::Random;
 use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers, Piece};
+use surgetank_pool_core::benefactor::sharing::Owner;
 use surgetank_pool_core::id::MountId;
 
 const CHUNK: u64 = 16;
@@ -38,7 +39,7 @@ pub fn run(seed: u64) -> Result<(), String> {
     // Bytes of memory, and which piece wrote them.
     let mut bytes: BTreeMap<(u8, u64), Piece> = BTreeMap::new();
     let mut former: Vec<Piece> = Vec::new();
-    let mut mounts: BTreeMap<Piece, Option<MountId>> = BTreeMap::new();
+    let mut owners: BTreeMap<Piece, Owner> = BTreeMap::new();
     for step in 0..400 {
         let of = |is: Is, random: &mut Random| {
             let all: Vec<Piece> = pieces.iter().filter(|(_, state)| **state == is).map(|(piece, _)| *piece).collect();
@@ -48,8 +49,9 @@ pub fn run(seed: u64) -> Result<(), String> {
             0..=2 => {
                 let length = 1 + random.below(CHUNK);
                 let mount = [None, Some(MountId(1)), Some(MountId(2))][random.below(3) as usize];
+                let owner = Owner { mount, repairs: random.chance(0.2) };
                 let credits = buffers.credits();
-                let Some(piece) = buffers.reserve(length, mount) else {
+                let Some(piece) = buffers.reserve(length, owner) else {
                     if credits > 0 {
                         return Err(format!("step {step}: {credits} credits, and no room"));
                     }
@@ -69,7 +71,7 @@ pub fn run(seed: u64) -> Result<(), String> {
                     }
                 }
                 pieces.insert(piece, Is::Reserved);
-                mounts.insert(piece, mount);
+                owners.insert(piece, owner);
             }
             3 | 4 => {
                 if let Some(piece) = of(Is::Reserved, &mut random) {
@@ -80,16 +82,16 @@ pub fn run(seed: u64) -> Result<(), String> {
             5 => {
                 // Now and then one mount alone must wait.
                 let waits = [None, Some(Some(MountId(1))), Some(None)][random.below(3) as usize];
-                let may = |mount| waits != Some(mount);
+                let may = |owner: Owner| owner.repairs || waits != Some(owner.mount);
                 if let Some(piece) = buffers.next_drain(may) {
-                    if !may(mounts[&piece]) {
+                    if !may(owners[&piece]) {
                         return Err(format!("step {step}: {piece:?} is drained, and its mount is to wait"));
                     }
                     if pieces.insert(piece, Is::Draining) != Some(Is::Stored) {
                         return Err(format!("step {step}: {piece:?} is drained, and its bytes are not there"));
                     }
                     let older = |(other, is): (&Piece, &Is)| {
-                        *is == Is::Stored && other.serial < piece.serial && may(mounts[other])
+                        *is == Is::Stored && other.serial < piece.serial && may(owners[other])
                     };
                     if pieces.iter().any(older) {
                         return Err(format!("step {step}: {piece:?} is drained before an older one"));
@@ -121,10 +123,10 @@ pub fn run(seed: u64) -> Result<(), String> {
                 }
             }
             8 => {
-                let unknown = |piece: &&Piece| mounts[*piece].is_none();
+                let unknown = |piece: &&Piece| owners[*piece].mount.is_none();
                 if let Some(piece) = pieces.keys().find(unknown).copied() {
                     buffers.is_of(piece, MountId(1));
-                    mounts.insert(piece, Some(MountId(1)));
+                    owners.entry(piece).or_default().mount = Some(MountId(1));
                 }
             }
             _ => {
@@ -134,7 +136,7 @@ pub fn run(seed: u64) -> Result<(), String> {
             }
         }
         let held: u64 = pieces.keys().map(|piece| piece.length).sum();
-        if buffers.held() != held {
+        if buffers.held() + buffers.free() != buffers.size() * BUFFERS as u64 || buffers.held() != held {
             return Err(format!("step {step}: {} bytes are held, and there should be {held}", buffers.held()));
         }
     }

@@ -7,6 +7,7 @@ use surgetank_model::random::Random;
 use surgetank_pool_core::benefactor::buffers::{Buffers, Piece};
 use surgetank_pool_core::benefactor::holdings::{
     Admission, Effect, Entry, GroupOf, Holdings, Instance, Location, NotAdopted, Put, SealOrder, Table, Taken,
+    bytes_on_ssd,
 };
 use surgetank_pool_core::benefactor::sharing::FACTOR;
 use surgetank_pool_core::id::{Incarnation, Inode, MountId, SessionId, Version};
@@ -39,6 +40,8 @@ struct World {
     random: Random,
     holdings: Holdings,
     has_ssd: bool,
+    /// Chunks of a group that sessions write.
+    chunks: u64,
     store: Store,
     /// Which instance's bytes are in memory and on SSD.
     memory: BTreeMap<(u8, u64), Instance>,
@@ -56,6 +59,8 @@ struct World {
     numbers: u64,
     /// Whose room each instance takes, and its bytes.
     rooms: BTreeMap<Instance, (Inode, Option<MountId>, u64)>,
+    /// What repair has brought.
+    brought: BTreeSet<Instance>,
 }
 
 /// The mount of a file.
@@ -63,18 +68,33 @@ const fn mount_of(inode: Inode) -> MountId {
     MountId(inode.0 as u32)
 }
 
+/// What a chunk of so many bytes takes of an SSD.
+fn on_ssd(length: u64) -> u64 {
+    bytes_on_ssd(u32::try_from(length).unwrap_or(u32::MAX))
+}
+
+fn is_divided(what: &str, has: u64, may: u64) -> Result<(), String> {
+    match has == 0 || has < may {
+        true => Ok(()),
+        false => Err(format!("a chunk is {what} whose mount has {has} bytes, and may have {may}")),
+    }
+}
+
 /// Bytes of the SSD: few, so that mounts contend.
-const SSD: u64 = CHUNK * 12;
+const SSD: u64 = 12 * 2 * 4096;
 
 pub fn run(seed: u64) -> Result<(), String> {
     let mut random = Random::from_seed(seed);
     let memory = CHUNK * 3 * (2 + random.below(10));
     let buffers = Buffers::new(memory, CHUNK).map_err(|error| error.to_string())?;
     let ssd = random.chance(0.7);
+    // Many fill the memory.
+    let chunks = if random.chance(0.5) { 3 } else { 16 };
     let mut world = World {
         random,
         holdings: Holdings::new(LIFE, buffers, ssd),
         has_ssd: ssd,
+        chunks,
         store: Store::default(),
         memory: BTreeMap::new(),
         ssd: BTreeSet::new(),
@@ -88,6 +108,7 @@ pub fn run(seed: u64) -> Result<(), String> {
         news: Vec::new(),
         numbers: 10,
         rooms: BTreeMap::new(),
+        brought: BTreeSet::new(),
     };
     for step in 0..500 {
         world
@@ -125,18 +146,7 @@ impl World {
             13 => {
                 let free = self.free_ssd();
                 if let Some(effect) = self.holdings.next_effect(Some(free)) {
-                    match effect {
-                        Effect::Move(instance, piece) => {
-                            self.is_divided("moved", self.on_ssd(self.rooms[&instance].1), free)?;
-                            self.moving.push((instance, piece));
-                        }
-                        Effect::FreeSsd(instance) => {
-                            if !self.ssd.remove(&instance) {
-                                return Err(format!("{instance:?} is freed on SSD, where it is not"));
-                            }
-                            self.is_not_needed(instance)?;
-                        }
-                    }
+                    return self.act(effect, free);
                 }
             }
             14 => return self.end_move(),
@@ -165,13 +175,43 @@ impl World {
         Ok(())
     }
 
+    fn act(&mut self, effect: Effect, free: u64) -> Result<(), String> {
+        match effect {
+            Effect::Move(instance, piece) => {
+                let factor = if self.brought.contains(&instance) { FACTOR * FACTOR } else { FACTOR };
+                is_divided("moved", self.on_ssd(self.rooms[&instance].1), factor * free)?;
+                self.moving.push((instance, piece));
+                Ok(())
+            }
+            Effect::FreeSsd(instance) if !self.ssd.remove(&instance) => {
+                Err(format!("{instance:?} is freed on SSD, where it is not"))
+            }
+            Effect::FreeSsd(instance) => self.is_not_needed(instance),
+        }
+    }
+
+    /// A put was refused: all that is in memory goes to the SSD, if that has room.
+    fn makes_room(&mut self) -> Result<(), String> {
+        while let Some(effect) = self.holdings.next_effect(Some(u64::MAX)) {
+            self.act(effect, u64::MAX / (FACTOR * FACTOR))?;
+        }
+        let stays = |instance: &Instance| {
+            let is = |(of, _): &(Instance, Piece)| of == instance;
+            !self.coming.iter().any(is) && !self.moving.iter().any(is) && !self.ssd.contains(instance)
+        };
+        match self.holdings.instances().find(stays) {
+            Some(instance) if self.has_ssd => Err(format!("a put is refused, and {instance:?} stays in memory")),
+            _ => Ok(()),
+        }
+    }
+
     fn put(&mut self, session: SessionId, of: GroupOf) -> Result<(), String> {
         let instance = Instance { session, number: self.number() };
         let length = u32::try_from(1 + self.random.below(CHUNK)).unwrap_or(1);
         let entry = Entry { instance, length, crc: u32::try_from(self.numbers).unwrap_or_default() };
         let mount = (!self.random.chance(0.1)).then_some(mount_of(of.inode));
         let put = Put { incarnation: LIFE, inode: of.inode, mount, entry };
-        let (has, free) = (self.holdings.taken(mount).memory, self.holdings.credits() * CHUNK);
+        let (has, free) = (self.holdings.taken(mount).memory, self.holdings.free());
         // Now and then it comes after its session has written it elsewhere.
         let is_late = self.random.chance(0.1);
         if is_late {
@@ -185,13 +225,15 @@ impl World {
             };
         }
         if let Admission::Room(piece) = admission {
-            self.is_divided("taken", has, free)?;
+            is_divided("taken", has, FACTOR * free)?;
             self.rooms.insert(instance, (of.inode, mount, length.into()));
             self.coming.push((instance, piece));
-            let chunk = u32::try_from(self.random.below(3)).unwrap_or_default();
+            let chunk = u32::try_from(self.random.below(self.chunks)).unwrap_or_default();
             if let Some(former) = self.drafts.entry((session, of)).or_default().insert(chunk, entry) {
                 self.holdings.withdraw(former.instance);
             }
+        } else if admission == Admission::Full && self.random.chance(0.3) {
+            self.makes_room()?;
         }
         Ok(())
     }
@@ -285,7 +327,7 @@ impl World {
         if named {
             // A chunk of another column.
             let instance = Instance { session: by, number: self.number() };
-            let chunk = u32::try_from(3 + self.random.below(3)).unwrap_or_default();
+            let chunk = u32::try_from(self.chunks + self.random.below(3)).unwrap_or_default();
             part = Table::from([(chunk, Entry { instance, length: 1, crc: 0 })]);
         }
         for entry in part.values() {
@@ -295,6 +337,7 @@ impl World {
                     // One that takes the place of a damaged one is its mount's.
                     let mount = self.rooms.get(&entry.instance).and_then(|(_, mount, _)| *mount);
                     self.rooms.insert(entry.instance, (of.inode, mount, entry.length.into()));
+                    self.brought.insert(entry.instance);
                     for offset in piece.offset..piece.offset + piece.length {
                         self.memory.insert((piece.buffer, offset), entry.instance);
                     }
@@ -446,24 +489,17 @@ impl World {
 
     /// Chunks that the first mount may take one after the other.
     fn allowance(&self) -> u64 {
-        let (mut has, mut free) = (self.holdings.taken(Some(MountId(1))).memory, self.holdings.credits());
+        let (mut has, mut free) = (self.holdings.taken(Some(MountId(1))).memory, self.holdings.free());
         let mut may = 0;
-        while free > 0 && (has == 0 || has < FACTOR * free * CHUNK) {
-            (has, free, may) = (has + CHUNK, free - 1, may + 1);
+        while may < self.holdings.credits() && (has == 0 || has < FACTOR * free) {
+            (has, free, may) = (has + CHUNK, free - CHUNK, may + 1);
         }
         may
     }
 
-    fn is_divided(&self, what: &str, has: u64, free: u64) -> Result<(), String> {
-        match has == 0 || has < FACTOR * free {
-            true => Ok(()),
-            false => Err(format!("a chunk is {what} whose mount has {has} bytes, and {free} are free")),
-        }
-    }
-
     fn free_ssd(&self) -> u64 {
         let there: BTreeSet<Instance> = self.ssd.iter().copied().chain(self.moving.iter().map(|(of, _)| *of)).collect();
-        SSD.saturating_sub(there.iter().map(|instance| self.rooms[instance].2).sum())
+        SSD.saturating_sub(there.iter().map(|instance| on_ssd(self.rooms[instance].2)).sum())
     }
 
     /// Bytes of a mount that lie on the SSD or are written there.
@@ -471,7 +507,12 @@ impl World {
         let moving = self.moving.iter().map(|(instance, _)| *instance);
         let there: BTreeSet<Instance> = self.ssd.iter().copied().chain(moving).collect();
         let is_here: BTreeSet<Instance> = self.holdings.instances().collect();
-        there.intersection(&is_here).map(|of| self.rooms[of]).filter(|(_, of, _)| *of == mount).map(|of| of.2).sum()
+        there
+            .intersection(&is_here)
+            .map(|of| self.rooms[of])
+            .filter(|(_, of, _)| *of == mount)
+            .map(|of| on_ssd(of.2))
+            .sum()
     }
 
     /// What each mount has taken is what is there of it.

@@ -31,7 +31,7 @@ use tonic::Status;
 use self::memory::Memory;
 use self::scrub::Scrubbing;
 use self::ssd::{Found, NotOurs, Owner, Ssd, Tier};
-use crate::chunks::{Alive, CHUNK, Draft, DrainPart, Fence, Get, Inventory, Put, Reply, Request, Seal, TableOf};
+use crate::chunks::{Alive, CHUNK, Draft, DrainPart, Fence, Get, Inventory, Put, Reply, Request, Seal, Spare, TableOf};
 use crate::manager;
 use crate::managers::{Lost, Managers};
 use crate::planted::writers::{Bug, planted};
@@ -267,9 +267,9 @@ impl Benefactor {
                 holdings.stored(entry.instance, true);
                 self.puts.fetch_add(1, Ordering::Relaxed);
                 self.look_at(&holdings);
-                Reply::Stored(promised(&holdings, mount))
+                Reply::Stored(self.spare(&holdings, mount))
             }
-            Admission::Here => Reply::Stored(promised(&self.holdings(), mount)),
+            Admission::Here => Reply::Stored(self.spare(&self.holdings(), mount)),
             // Whoever has withdrawn it waits for no answer.
             Admission::Stale | Admission::Withdrawn => Reply::Stale,
             Admission::UnknownSession => Reply::UnknownSession,
@@ -277,6 +277,14 @@ impl Benefactor {
                 self.look_at(&self.holdings());
                 Reply::Full
             }
+        }
+    }
+
+    /// What sessions of a mount are told.
+    fn spare(&self, holdings: &Holdings, mount: Option<MountId>) -> Spare {
+        Spare {
+            memory: if planted(Bug::RoomUncounted) { holdings.credits() } else { holdings.spare_credits(mount) },
+            ssd: self.tier.as_ref().map(|tier| holdings.credits_on_ssd(mount, tier.room().0)),
         }
     }
 
@@ -541,11 +549,6 @@ impl Service for Benefactor {
             Request::Adopt(adopt) => self.adopt(adopt).await,
         })
     }
-}
-
-/// Chunks of a mount that it has room for, as clients are told.
-fn promised(holdings: &Holdings, mount: Option<MountId>) -> u64 {
-    if planted(Bug::RoomUncounted) { holdings.credits() } else { holdings.spare_credits(mount) }
 }
 
 /// Works where it may block.

@@ -29,7 +29,7 @@ impl Benefactor {
             return Reply::Stale;
         }
         for (chunk, entry, source) in copy.part {
-            let put = holdings::Put { incarnation: self.incarnation, inode: copy.of.0.inode, mount: None, entry };
+            let put = holdings::Put { incarnation: self.incarnation, inode: copy.of.0.inode, mount: copy.mount, entry };
             let admission = self.holdings().put_copy(&put);
             let piece = match admission {
                 Admission::Room(piece) => piece,

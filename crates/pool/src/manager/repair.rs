@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Table};
-use surgetank_pool_core::id::{BenefactorId, Incarnation, Revision};
+use surgetank_pool_core::id::{BenefactorId, Incarnation, MountId, Revision};
 use surgetank_pool_core::meta::operation::Operation;
 use surgetank_pool_core::meta::{Durability, Group, Key, Node, Prefix, Value};
 use surgetank_pool_core::placement::{Media, Place, Stripe};
@@ -120,7 +120,7 @@ impl Repairs {
             }
             let stripe = Stripe::new(&group.layout);
             let wanted = chunks.into_iter().map(|chunk| (chunk, stripe.column(chunk.into()))).collect();
-            let work = self.work(manager, to.clone(), group, to.lends.ssd > Bytes::ZERO);
+            let work = self.work(manager, to.clone(), (None, group), to.lends.ssd > Bytes::ZERO);
             // Jobs have small numbers.
             self.refetches += 1;
             let number = u64::MAX - self.refetches;
@@ -161,8 +161,8 @@ impl Repairs {
                 self.repair.ended(now, job.id, false);
                 continue;
             };
-            let media = match media(manager, &job).await {
-                Ok(media) => media,
+            let (mount, media) = match media(manager, &job).await {
+                Ok(found) => found,
                 Err(error) => {
                     self.repair.ended(now, job.id, false);
                     return Err(error);
@@ -176,7 +176,7 @@ impl Repairs {
             self.brought.insert(job.id, parts.iter().map(|(to, _)| (job.of, to.lends.place.id)).collect());
             let parts: Vec<_> = parts
                 .into_iter()
-                .map(|(to, columns)| (self.work(manager, to, group.clone(), media == Media::Ssd), columns))
+                .map(|(to, columns)| (self.work(manager, to, (mount, group.clone()), media == Media::Ssd), columns))
                 .collect();
             self.jobs.spawn(async move {
                 let (mut moved, mut done) = (Vec::new(), true);
@@ -272,9 +272,15 @@ impl Repairs {
         Ok(())
     }
 
-    fn work(&self, manager: &Arc<Manager>, to: Member, group: Group, durable: bool) -> Work {
+    fn work(
+        &self,
+        manager: &Arc<Manager>,
+        to: Member,
+        (mount, group): (Option<MountId>, Group),
+        durable: bool,
+    ) -> Work {
         let (tenure, numbers) = (self.fence, Arc::clone(&self.numbers));
-        Work { manager: Arc::clone(manager), tenure, numbers, to, group, durable }
+        Work { manager: Arc::clone(manager), tenure, numbers, to, mount, group, durable }
     }
 }
 
@@ -294,19 +300,20 @@ struct Moved {
     to: Place,
 }
 
-/// Where each copy of the job's file must lie.
-async fn media(manager: &Manager, job: &Job) -> Result<Media, Unavailable> {
+/// The mount of the job's file, and where each copy of it must lie.
+async fn media(manager: &Manager, job: &Job) -> Result<(Option<MountId>, Media), Unavailable> {
     let read = manager.store.read(&[Key::Node(job.of.group.inode)], &[Prefix::Mounts]).await?;
     let node = read.keys.into_iter().next().flatten().map(|stored| stored.value);
-    let Some(Value::Node(Node { mount, .. })) = node else { return Ok(Media::Any) };
+    let Some(Value::Node(Node { mount, .. })) = node else { return Ok((None, Media::Any)) };
     let durability = read.prefixes.into_iter().flatten().find_map(|(key, stored)| match stored.value {
         Value::Mount(of) if key == Key::Mount(mount) => Some(of.durability),
         _ => None,
     });
-    Ok(match durability {
+    let media = match durability {
         Some(Durability::Copies { media, .. }) => media,
         Some(Durability::Target) | None => Media::Any,
-    })
+    };
+    Ok((Some(mount), media))
 }
 
 /// Who takes the job's place, and in which columns: one benefactor, if one is apart from all the other places, else for each column another.
@@ -407,6 +414,8 @@ struct Work {
     tenure: Revision,
     numbers: Arc<AtomicU64>,
     to: Member,
+    /// Whose room the copy takes.
+    mount: Option<MountId>,
     group: Group,
     /// The copy must survive a power cut before it counts.
     durable: bool,
@@ -475,7 +484,8 @@ impl Work {
             if part.is_empty() {
                 return Ok(copied);
             }
-            let copy = Copy { incarnation, fence: self.fence(), of, part, sources: sources.to_vec() };
+            let (mount, sources) = (self.mount, sources.to_vec());
+            let copy = Copy { incarnation, fence: self.fence(), mount, of, part, sources };
             match self.to.peer.ask::<Benefactor>(chunks::Request::Copy(copy), BATCH_TIME).await {
                 Ok(chunks::Reply::Done) => return Ok(copied),
                 // What is there already is not fetched again.

@@ -30,7 +30,8 @@ async fn fetched_in_vain(pool: &Pool, from: usize, to: usize) -> usize {
         fetched += table.len();
         let part = table.into_iter().map(|(chunk, entry)| (chunk, entry, 0)).collect();
         let fence = Fence(pool.warden_since().await, 0);
-        let copy = chunks::Copy { incarnation: target.incarnation, fence, of, part, sources: sources.clone() };
+        let copy =
+            chunks::Copy { incarnation: target.incarnation, fence, mount: None, of, part, sources: sources.clone() };
         match ask(pool, to, Request::Copy(copy)).await {
             Reply::Done => {}
             other => panic!("{other:?}"),

@@ -103,6 +103,21 @@ pub fn a_mount_whose_target_is_full_leaves_room_to_others() {
 }
 
 #[test]
+pub fn a_mount_that_has_filled_what_it_may_of_memory_and_ssds_leaves_some_of_both() {
+    run(async {
+        let disk = |seed| Some(Disk::Cut(CutDisk::new(16, 8 * MIB, seed)));
+        let pool = Pool::with_ssds(1, 48, (0..2).map(disk).collect());
+        let Some(stuck) = Stuck::begin(&pool, "stuck", Media::Any).await else { return };
+        assert!(stuck.taken >= 120, "one alone has most of both: {}", stuck.taken);
+        // More than is free in memory, where nothing is drained: it is moved.
+        let also = Stuck::begin(&pool, "stuck as well", Media::Any).await.expect("one could be mounted");
+        assert!(also.taken >= 9, "{}", also.taken);
+        stuck.drains().await;
+        also.drains().await;
+    });
+}
+
+#[test]
 pub fn a_mount_whose_target_is_full_leaves_room_on_ssds_to_others_also_in_their_next_lives() {
     run(async {
         let disk = |seed| Some(Disk::Cut(CutDisk::new(16, 8 * MIB, seed)));

@@ -75,7 +75,7 @@ impl Holdings {
             held.copying = true;
             return if held.complete { Admission::Here } else { Admission::Coming };
         }
-        self.reserve(put, (false, true))
+        self.reserve(put, (false, true), true)
     }
 
     /// A place of a version of a group moves here: these are the chunks that it has. They are added to the table of that version if what
@@ -145,7 +145,7 @@ impl Holdings {
             return Admission::Full;
         }
         let former = held.clone();
-        let admission = self.reserve(put, (former.draft, former.copying || copying));
+        let admission = self.reserve(put, (former.draft, former.copying || copying), true);
         if !matches!(admission, Admission::Room(_)) {
             return admission;
         }

@@ -79,9 +79,22 @@ impl Holdings {
     /// dies, each of the two gets half as much more as it has.
     #[must_use]
     pub fn spare_credits(&self, mount: Option<MountId>) -> u64 {
-        let free = self.buffers.free();
-        sharing::allowance(self.rooms.of(mount).memory, free, self.buffers.chunk())
-            .saturating_sub(self.drafts_in_memory / 2)
+        let (has, free) = (self.rooms.of(mount).memory, self.buffers.free());
+        let may = sharing::allowance(has, free, self.buffers.chunk()).min(self.credits());
+        may.saturating_sub(self.drafts_in_memory / 2)
+    }
+
+    /// Chunks of a mount for which an SSD has room of which so many bytes are free, beside what the mount has in memory.
+    #[must_use]
+    pub fn credits_on_ssd(&self, mount: Option<MountId>, free: u64) -> u64 {
+        let Taken { memory, ssd } = self.rooms.of(mount);
+        sharing::allowance(memory + ssd, free.saturating_sub(memory), self.buffers.chunk())
+    }
+
+    /// Bytes of memory in no chunk.
+    #[must_use]
+    pub const fn free(&self) -> u64 {
+        self.buffers.free()
     }
 
     /// What a mount's chunks take.
@@ -93,11 +106,6 @@ impl Holdings {
     /// What the chunks of each mount take, as far as it is known whose they are.
     pub fn taken_by_mounts(&self) -> impl Iterator<Item = (MountId, Taken)> {
         self.rooms.taken.iter().filter_map(|(mount, taken)| Some(((*mount)?, *taken)))
-    }
-
-    /// Whether a mount may take more of the memory.
-    pub(super) fn may_take(&self, mount: Option<MountId>) -> bool {
-        sharing::may_take(self.rooms.of(mount).memory, self.buffers.free()) || planted(Bug::RoomUndivided)
     }
 
     /// Files of which it is not known to which mount they belong: for inventories.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use surgetank_pool_core::benefactor::holdings::{Effect, Entry, Instance, Table};
+use surgetank_pool_core::benefactor::holdings::{Effect, Entry, Instance, Table, bytes_on_ssd};
 use surgetank_pool_core::benefactor::segments::{At, Report};
 use surgetank_pool_core::benefactor::{Compaction, Piece, Segments};
 use surgetank_pool_core::id::Inode;
@@ -304,7 +304,7 @@ impl Benefactor {
                 Effect::Move(instance, piece) => {
                     let Some((inode, entry)) = holdings.record(instance) else { continue };
                     room -= RECORD_MAX;
-                    free = free.saturating_sub(RECORD_MAX);
+                    free = free.saturating_sub(bytes_on_ssd(entry.length));
                     batch.moves.push((instance, piece, inode, entry));
                 }
                 Effect::FreeSsd(instance) => batch.over.push(instance),

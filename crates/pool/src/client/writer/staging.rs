@@ -19,7 +19,7 @@ use super::super::{Error, Inner, LOOK, senseless};
 use super::base::placed;
 use super::part::Former;
 use super::{Chunk, Group, Writer};
-use crate::chunks::{self, CHUNK, Get, News, Reply, Seal};
+use crate::chunks::{self, CHUNK, Get, News, Reply, Seal, Spare};
 use crate::manager;
 use crate::planted::writers::{Bug, planted};
 use crate::span;
@@ -47,7 +47,7 @@ pub(super) struct Put {
 }
 
 enum PutEnded {
-    /// It has it, and room for so many more.
+    /// It has it, and room for so many more of those that the mount wants there.
     Stored(u64),
     /// The benefactor does not answer, or is in another life.
     Gone,
@@ -549,7 +549,10 @@ async fn put_until(inner: &Inner, place: Place, put: chunks::Put) -> PutEnded {
     let (until, mut damaged) = (Instant::now() + FULL_TIME, 0);
     loop {
         match inner.ask_benefactor(place.id, chunks::Request::Put(put.clone()), ANSWER).await {
-            Some(Reply::Stored(room)) => return PutEnded::Stored(room),
+            Some(Reply::Stored(Spare { memory, ssd })) => {
+                let on_ssd = ssd.filter(|_| inner.media == Media::Ssd);
+                return PutEnded::Stored(on_ssd.map_or(memory, |ssd| ssd.min(memory)));
+            }
             Some(Reply::Full) if Instant::now() >= until => return PutEnded::Full,
             Some(Reply::Full) => tokio::time::sleep(FULL).await,
             Some(Reply::UnknownSession) => return PutEnded::UnknownSession,
