@@ -62,7 +62,7 @@ impl Service for Sink {
             chunks::Request::Put(put) if self.checks && crc32c::crc32c(&put.bytes) != put.entry.crc => {
                 chunks::Reply::Corrupt
             }
-            _ => chunks::Reply::Stored(0),
+            _ => chunks::Reply::Stored(chunks::Spare { memory: 0, ssd: None }),
         })
     }
 }

@@ -415,7 +415,7 @@ impl Holdings {
         let Some(held) = self.held.get_mut(&instance).filter(|held| held.moving) else { return };
         (held.moving, held.on_ssd) = (false, done);
         if !done {
-            self.rooms.give_back(held.mount, held.takes_on_ssd());
+            self.rooms.free_up(held.mount, held.takes_on_ssd());
             held.piece.into_iter().for_each(|piece| self.buffers.drain_failed(piece));
         }
         self.drop_if_unused(instance);
@@ -481,7 +481,7 @@ impl Holdings {
         };
         let replaced = self.held.remove(&instance);
         if let Some(replaced) = &replaced {
-            self.rooms.give_back(replaced.mount, replaced.takes());
+            self.rooms.free_up(replaced.mount, replaced.takes());
             self.rooms.went(instance, replaced);
         }
         self.rooms.take(mount, held.takes());
@@ -554,13 +554,13 @@ impl Holdings {
         self.drafts_in_memory -= u64::from(held.is_draft_in_memory() && (unused || held.on_ssd));
         if let Some(piece) = held.piece.take_if(|_| unused || held.on_ssd) {
             self.at.remove(&piece);
-            self.rooms.give_back(held.mount, Taken { memory: held.length.into(), ssd: 0 });
+            self.rooms.free_up(held.mount, Taken { memory: held.length.into(), ssd: 0 });
             self.buffers.gone(piece);
         }
         if unused && let Some(held) = self.held.remove(&instance) {
             self.rooms.went(instance, &held);
             if held.on_ssd {
-                self.rooms.give_back(held.mount, held.takes());
+                self.rooms.free_up(held.mount, held.takes());
                 self.effects.push_back(Effect::FreeSsd(instance));
             }
         }

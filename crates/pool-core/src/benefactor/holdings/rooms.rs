@@ -38,7 +38,7 @@ impl Rooms {
         (taken.memory, taken.ssd) = (taken.memory + more.memory, taken.ssd + more.ssd);
     }
 
-    pub(super) fn give_back(&mut self, mount: Option<MountId>, less: Taken) {
+    pub(super) fn free_up(&mut self, mount: Option<MountId>, less: Taken) {
         if planted(Bug::ReturnedRoomCounts) {
             return;
         }
@@ -123,7 +123,7 @@ impl Holdings {
             if let Some(piece) = held.piece {
                 self.buffers.is_of(piece, mount);
             }
-            self.rooms.give_back(None, taken);
+            self.rooms.free_up(None, taken);
             self.rooms.take(Some(mount), taken);
         }
     }
