@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use surgetank_model::Bytes;
+use surgetank_model::{Bytes, Lag};
 use surgetank_policy::stripe::fewer;
 use surgetank_provider::{
     Change, CreateVolume, Home, Provider, ProviderError, Transition, VolumeDescription, VolumeId,
@@ -138,6 +138,10 @@ impl Provider for StripedProvider {
 
     fn grows(&self) -> bool {
         self.inner.grows()
+    }
+
+    fn lag(&self) -> Lag {
+        self.inner.lag()
     }
 
     fn grow(&self, id: &VolumeId, size: Bytes) -> Result<Change, ProviderError> {

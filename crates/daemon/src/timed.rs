@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use surgetank_model::Bytes;
+use surgetank_model::{Bytes, Lag};
 use surgetank_provider::{
     Change, CreateVolume, Home, Provider, ProviderError, Transition, VolumeDescription, VolumeId,
 };
@@ -146,6 +146,10 @@ impl Provider for TimedProvider {
 
     fn grows(&self) -> bool {
         self.provider.grows()
+    }
+
+    fn lag(&self) -> Lag {
+        self.provider.lag()
     }
 
     fn grow(&self, id: &VolumeId, size: Bytes) -> Result<Change, ProviderError> {

@@ -2,6 +2,7 @@
 //!
 //! This crate is pure: no I/O, no clock, no randomness of its own.
 
+pub mod absence;
 pub mod bucket;
 pub mod catalog;
 pub mod cost;
@@ -21,6 +22,7 @@ pub mod units;
 pub mod volume;
 pub mod volume_type;
 
+pub use absence::{Absence, Lag};
 pub use bucket::{Limits, TokenBucket};
 pub use catalog::Catalog;
 pub use credits::Balance;

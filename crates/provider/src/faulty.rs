@@ -9,7 +9,7 @@ use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 
 use crate::clock::{Clock, whole_ms};
-use surgetank_model::Bytes;
+use surgetank_model::{Bytes, Lag};
 
 use crate::{
     Change, CreateVolume, Home, Provider, ProviderError, Transition, VolumeDescription, VolumeId, VolumeState,
@@ -62,6 +62,9 @@ pub enum Fault {
     Fails,
     /// `list` answers what it answered the last time, or nothing if it was never asked: clouds' lists lag behind.
     Stale,
+    /// `describe` and `list` do not know the volume for so long: the one that `create` made, or the one that `describe` is asked for.
+    /// Once for each volume; the other verbs know it.
+    Unknown(Duration),
 }
 
 /// Faults by chance, each with its probability per call (0 to 1).
@@ -100,6 +103,10 @@ pub struct FaultRates {
     pub throttled_for: Option<Span>,
     /// A volume that is created fails.
     pub fails: f64,
+    /// A volume is not known for `unknown_for`: one that is created, or that is there. Then [`Provider::lag`] says so.
+    pub unknown: f64,
+    /// How long.
+    pub unknown_for: Span,
 }
 
 impl Default for FaultRates {
@@ -120,6 +127,8 @@ impl Default for FaultRates {
             throttled: 0.0,
             throttled_for: None,
             fails: 0.0,
+            unknown: 0.0,
+            unknown_for: Span(Duration::from_secs(10)),
         }
     }
 }
@@ -155,6 +164,7 @@ impl FaultRates {
                 Fault::Before(ProviderError::Throttled { after, text: "injected fault".to_owned() }),
             ),
             (self.fails, verb == Verb::Create, Fault::Fails),
+            (self.unknown, matches!(verb, Verb::Create | Verb::Describe), Fault::Unknown(self.unknown_for.0)),
         ];
         let first = Self::first(table, random);
         first.or(Self::first(added, later))
@@ -183,8 +193,10 @@ impl FaultRates {
 /// - A volume may vanish: no verb knows it any more, and the deletion is `Identity`. Its bytes are not touched: what
 ///   reading and writing a vanished volume does is for the device's fault decorator to say.
 /// - A volume that is created may fail: every verb then treats it as [`VolumeState::Failed`] says.
-/// - A `list` may lag behind: it leaves out what is new and shows what is gone ([`Fault::Stale`]).
-/// - Answers are never wrong otherwise: no other volume's description, no stale tags, no states that go backwards.
+/// - A `list` may lag behind: it leaves out what is new, and shows what is gone, and tags and states from before ([`Fault::Stale`]).
+/// - A volume that is there may not be known for a while, once ([`Fault::Unknown`]).
+/// - Answers are never wrong otherwise: no other volume's description, and `describe` tells no stale tags, and no states that go
+///   backwards.
 ///
 /// Scripted faults come first, in their order for each verb; then those by chance.
 pub struct Faulty<P> {
@@ -208,6 +220,8 @@ struct Plan {
     pending: BTreeMap<VolumeId, Pending>,
     vanished: Vec<VolumeId>,
     failed: BTreeSet<VolumeId>,
+    /// Volumes that are not known until then, or were not.
+    unknown: BTreeMap<VolumeId, u64>,
     /// The latest answer to each `list`, by key and value.
     listed: BTreeMap<(String, String), Vec<VolumeDescription>>,
 }
@@ -294,13 +308,17 @@ impl<P: Provider> Faulty<P> {
         again: impl Fn() -> Result<Change, ProviderError>,
     ) -> Result<Change, ProviderError> {
         match fault {
-            None | Some(Fault::Before(_) | Fault::Stale) => {}
+            None | Some(Fault::Before(_) | Fault::Stale | Fault::Fails) => {}
             Some(Fault::After(error)) => return Err(error),
             Some(Fault::Twice) => {
                 let _ = again();
             }
             Some(Fault::Vanish) => self.plan().vanish(id),
-            Some(Fault::Fails) => {}
+            Some(Fault::Unknown(by)) => {
+                if change == Change::Changed {
+                    self.plan().forget(id, self.clock.now_ms(), by);
+                }
+            }
             Some(Fault::Slow(by)) => {
                 if let (Change::Changed, Some(volume)) = (change, slow) {
                     let shown = VolumeDescription { device: None, ..volume };
@@ -330,6 +348,15 @@ impl Plan {
     fn vanish(&mut self, id: &VolumeId) {
         self.pending.remove(id);
         self.vanished.push(id.clone());
+    }
+
+    /// The volume is not known from now on, unless it was not before.
+    fn forget(&mut self, id: &VolumeId, now_ms: u64, by: Duration) {
+        self.unknown.entry(id.clone()).or_insert(now_ms.saturating_add(whole_ms(by)));
+    }
+
+    fn is_known(&self, id: &VolumeId, now_ms: u64) -> bool {
+        self.unknown.get(id).is_none_or(|until| *until <= now_ms)
     }
 
     /// What is shown of a volume whose last change does not show yet.
@@ -399,6 +426,14 @@ impl<P: Provider> Provider for Faulty<P> {
         self.inner.grows()
     }
 
+    fn lag(&self) -> Lag {
+        let Lag { created, known } = self.inner.lag();
+        let plan = self.plan();
+        let rates = plan.chance.as_ref().map(|(rates, _)| rates).filter(|rates| rates.unknown > 0.0);
+        let unknown_for = rates.map_or(Duration::ZERO, |rates| rates.unknown_for.0);
+        Lag { created: created.max(unknown_for), known: known.max(unknown_for) }
+    }
+
     fn grow(&self, id: &VolumeId, size: Bytes) -> Result<Change, ProviderError> {
         let fault = self.next(Verb::Grow);
         if let Some(Fault::Before(error)) = fault {
@@ -416,14 +451,17 @@ impl<P: Provider> Provider for Faulty<P> {
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
-        if let Some(Fault::Before(error) | Fault::After(error)) = self.next(Verb::Describe) {
-            return Err(error);
-        }
+        let fault = self.next(Verb::Describe);
         let mut plan = self.plan();
-        if plan.vanished.contains(id) {
+        let now_ms = self.clock.now_ms();
+        match fault {
+            Some(Fault::Before(error) | Fault::After(error)) => return Err(error),
+            Some(Fault::Unknown(by)) => plan.forget(id, now_ms, by),
+            _ => {}
+        }
+        if plan.vanished.contains(id) || !plan.is_known(id, now_ms) {
             return Err(ProviderError::NotFound(id.clone()));
         }
-        let now_ms = self.clock.now_ms();
         match self.inner.describe(id) {
             Ok(volume) => Ok(plan.tell(volume, now_ms)),
             // Deleted underneath, but it does not show yet.
@@ -445,7 +483,7 @@ impl<P: Provider> Provider for Faulty<P> {
         }
         let now_ms = self.clock.now_ms();
         let mut there = self.inner.list(key, value)?;
-        there.retain(|volume| !plan.vanished.contains(&volume.id));
+        there.retain(|volume| !plan.vanished.contains(&volume.id) && plan.is_known(&volume.id, now_ms));
         let told = there.into_iter().map(|volume| (volume.id.clone(), plan.tell(volume, now_ms)));
         let mut told: BTreeMap<_, _> = told.collect();
         let deleting = plan.pending.iter().filter(|(_, pending)| {

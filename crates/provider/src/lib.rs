@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use surgetank_model::Bytes;
+pub use surgetank_model::Lag;
 pub use surgetank_model::volume::{
     Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, decide_growth, tag,
 };
@@ -79,13 +80,20 @@ pub trait Provider: Send + Sync {
         Err(ProviderError::Invalid("this provider cannot grow a volume in place".to_owned()))
     }
 
+    /// For how long [`Provider::describe`] may answer `NotFound` although the volume is there. What that means, whoever asks decides.
+    fn lag(&self) -> Lag {
+        Lag::NONE
+    }
+
     /// Describes a volume.
     ///
     /// # Errors
-    /// `NotFound` only if it is known that there is no such volume; else as [`ProviderError`] says.
+    /// `NotFound` only if there is no such volume, as far as [`Provider::lag`] allows that to be known; else as [`ProviderError`]
+    /// says.
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError>;
 
-    /// All volumes that carry this tag with this value: all of them, or an error.
+    /// All volumes that carry this tag with this value: all of them, or an error. It may lag behind: leave out what is new, and show
+    /// what is gone, or was different. So it finds volumes, and proves nothing of them.
     ///
     /// # Errors
     /// See [`ProviderError`].

@@ -6,8 +6,8 @@ use std::time::Duration;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::request;
 use surgetank_provider::{
-    Change, Fault, FaultRates, Faulty, LocalConfig, LocalProvider, ManualClock, Provider, ProviderError, Transition,
-    Verb, VolumeId, VolumeState,
+    Change, Fault, FaultRates, Faulty, Lag, LocalConfig, LocalProvider, ManualClock, Provider, ProviderError,
+    Transition, Verb, VolumeId, VolumeState,
 };
 use tempfile::TempDir;
 
@@ -175,12 +175,40 @@ fn what_was_added_leaves_the_faults_of_known_seeds_where_they_were() {
     };
     let before = faults(rates.clone());
     let throttled_for = Some(Span(Duration::from_secs(3)));
-    let now = faults(FaultRates { throttled: 0.2, throttled_for, fails: 0.5, ..rates });
+    let now = faults(FaultRates { throttled: 0.2, throttled_for, fails: 0.5, unknown: 0.3, ..rates });
     assert!(before.iter().all(|fault| now.contains(fault)), "{before:?}, then {now:?}");
     let after = Some(Duration::from_secs(3));
     let is_throttled =
         |fault: &Fault| matches!(fault, Fault::Before(ProviderError::Throttled { after: told, .. }) if *told == after);
     assert!(now.iter().any(|(.., fault)| is_throttled(fault)) && now.len() > before.len() + 10);
+}
+
+/// It is told how long that may last, and every other verb knows the volume.
+#[test]
+fn a_volume_that_is_not_known_for_a_while_is_there() {
+    let by = Duration::from_secs(3);
+    let World { _directory, clock, provider } = world();
+    for fault in [Verb::Create, Verb::Describe] {
+        provider.script(fault, Fault::Unknown(by));
+        let id = provider.create(&request(&format!("{fault:?}"))).unwrap().0.id;
+        for moment in [0, 2_999] {
+            assert_eq!(provider.describe(&id), Err(ProviderError::NotFound(id.clone())), "{fault:?}");
+            assert_eq!(provider.list("k", "v"), Ok(Vec::new()));
+            clock.advance(Duration::from_millis(moment));
+        }
+        assert_eq!(provider.attach(&id), Ok(Change::Changed));
+        clock.advance(Duration::from_millis(1));
+        provider.script(Verb::Describe, Fault::Unknown(by));
+        assert_eq!(
+            provider.describe(&id).map(|volume| volume.state),
+            Ok(VolumeState::Attached),
+            "once for each volume"
+        );
+        assert_eq!(provider.detach(&id).and(provider.delete(&id)), Ok(Change::Changed));
+    }
+    assert_eq!(provider.lag(), Lag::NONE, "what is scripted is no habit");
+    let rates = FaultRates { unknown: 0.1, unknown_for: Span(by), ..FaultRates::default() };
+    assert_eq!(provider.with_rates(rates).lag(), Lag { created: by, known: by });
 }
 
 /// A life cycle that repeats each call until it succeeds; the answers on the way.

@@ -71,6 +71,16 @@ fn contract_with_latency() {
     contract::run(&Local::new(1000, |local, _| Arc::new(local)));
 }
 
+/// Clouds may not know a volume for a while, and their listings may be from before: the contract allows for both.
+#[test]
+fn contract_of_a_provider_that_lags() {
+    contract::run(&Local::new(1000, |local, clock| {
+        let unknown_for = Span(Duration::from_secs(3));
+        let rates = FaultRates { unknown: 0.5, unknown_for, stale: 0.3, ..FaultRates::default() };
+        Arc::new(Faulty::new(local, clock).with_rates(rates))
+    }));
+}
+
 #[test]
 fn contract_through_a_decorator_that_does_nothing() {
     contract::run(&Local::new(1000, |local, clock| {

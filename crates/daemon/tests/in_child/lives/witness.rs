@@ -61,6 +61,8 @@ fn rates(mode: Mode, seed: u64) -> FaultRates {
         throttled: 0.03,
         throttled_for: Some(Span(Duration::from_millis(60))),
         fails: 0.05,
+        unknown: 0.02,
+        unknown_for: Span(Duration::from_millis(60)),
         ..calm.clone()
     };
     match mode {
@@ -83,6 +85,7 @@ fn name(fault: &Fault) -> &'static str {
         Fault::Vanish => "vanished",
         Fault::Fails => "not made",
         Fault::Stale => "stale",
+        Fault::Unknown(_) => "not known",
     }
 }
 
