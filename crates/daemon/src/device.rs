@@ -13,11 +13,12 @@ use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::budget::PastRental;
 use surgetank_policy::fair::Windows;
 use surgetank_policy::{Controller, ResumeAt};
-use surgetank_provider::{Provider, ProviderError, VolumeId};
+use surgetank_provider::{Provider, VolumeId};
 use surgetank_rental::mapping::{self, Map};
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::{OwnerRecord, RentalRecord, Slot};
 
+use crate::absence;
 use crate::accounting::{Accounts, Price, Totals};
 use crate::arrays::Arrays;
 use crate::clock::{Clock, unix_ms};
@@ -244,9 +245,9 @@ impl Starting<'_> {
         let provider = TimedProvider::new(provider.clone(), ANSWER_TIMEOUT);
         let until = self.common.clock.now() + LOOKUP_TIMEOUT;
         loop {
-            match provider.describe(id) {
-                Ok(description) => return Lookup::Found(description),
-                Err(ProviderError::NotFound(_)) => return Lookup::Missing,
+            match absence::look(&provider, id, self.common.clock) {
+                Ok(Some(description)) => return Lookup::Found(description),
+                Ok(None) => return Lookup::Missing,
                 Err(error) if self.common.clock.now() >= until => return Lookup::Unknown(error.to_string()),
                 Err(error) => {
                     let left = (self.common.clock.now() + error.pause(Duration::from_millis(100))).min(until);

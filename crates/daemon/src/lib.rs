@@ -3,6 +3,7 @@
 //!
 //! [`Daemon::start`] runs all devices of a [`Config`] in this process; [`Client`] talks to a daemon elsewhere.
 
+mod absence;
 pub mod accounting;
 #[cfg(test)]
 mod adoption;

@@ -111,6 +111,7 @@ impl Lifecycle {
             outage_patience: tools.caching.outage_patience,
             longest_pause: tools.longest_pause,
             volumes_leave: true,
+            lag: tools.provider.lag(),
         };
         let rentals = Rentals::new(config, journal.state().rentals());
         let lifecycle = Self {

@@ -9,6 +9,8 @@ use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeState
 use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::{Obstacle, OwnerRecord, RentalRecord, RentalStage};
 
+use crate::absence;
+use crate::clock::Clock;
 use crate::crash::crash_point;
 use crate::journal::Journal;
 use crate::opening::Looking;
@@ -218,10 +220,12 @@ pub fn discard_data(directory: &Path, device: &str, providers: &Providers, looki
     let mut journal = Journal::open(directory).map_err(io)?;
     match &store.record().owner {
         Owner::Backing => return discard_unrecorded(device, providers, looking, &store, &mut journal),
-        Owner::Cache { .. } if !journal.state().recovery_failed => must_be_missing(device, store.record(), providers)?,
+        Owner::Cache { .. } if !journal.state().recovery_failed => {
+            must_be_missing(device, store.record(), providers, looking.clock)?
+        }
         Owner::Cache { .. } | Owner::Lost { .. } => {}
     }
-    for (provider, volume) in named(store.record(), providers) {
+    for (provider, volume) in named(store.record(), providers, looking.clock) {
         looking.must_be_free(&*provider, &volume)?;
     }
     crash_point("discard-data", "before");
@@ -240,23 +244,24 @@ pub fn discard_data(directory: &Path, device: &str, providers: &Providers, looki
 }
 
 /// The volume that the owner record names, at every provider that knows it.
-fn named(record: &OwnerRecord, providers: &Providers) -> Vec<Listed> {
+fn named(record: &OwnerRecord, providers: &Providers, clock: Clock) -> Vec<Listed> {
     let Some(id) = &record.volume else { return Vec::new() };
-    let described = providers.iter().map(|(_, provider)| (provider.clone(), provider.describe(id)));
-    described.filter_map(|(provider, described)| Some((provider, described.ok()?))).collect()
+    let seen = providers.iter().map(|(_, provider)| (provider.clone(), absence::look(&**provider, id, clock)));
+    seen.filter_map(|(provider, seen)| Some((provider, seen.ok()??))).collect()
 }
 
 /// Data on a volume that is there is not lost.
-fn must_be_missing(device: &str, record: &OwnerRecord, providers: &Providers) -> Result<(), String> {
+fn must_be_missing(device: &str, record: &OwnerRecord, providers: &Providers, clock: Clock) -> Result<(), String> {
     let Some(volume) = &record.volume else { return Ok(()) };
-    let (mut asked, mut there) = (providers.iter().map(|(_, provider)| provider.describe(volume)).peekable(), None);
+    let look = |(_, provider): (_, &Arc<dyn Provider>)| absence::look(&**provider, volume, clock);
+    let (mut asked, mut there) = (providers.iter().map(look).peekable(), None);
     if asked.peek().is_none() {
         there = Some("may be there (the configuration has no provider to ask)".to_owned());
     }
     for answer in asked {
         match answer {
-            Err(ProviderError::NotFound(_)) => {}
-            Ok(_) => there = Some("is there".to_owned()),
+            Ok(None) => {}
+            Ok(Some(_)) => there = Some("is there".to_owned()),
             Err(error) => there = there.or_else(|| Some(format!("may be there ({error})"))),
         }
     }

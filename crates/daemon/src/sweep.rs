@@ -7,10 +7,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use surgetank_cache::format::LogState;
 use surgetank_device::discovery::Disks;
-use surgetank_provider::{Provider, VolumeDescription, VolumeId, tag};
+use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeId, tag};
 use surgetank_rental::array::device_tag;
 use surgetank_rental::owner::parse_epoch;
-use surgetank_rental::sweep::{Action, Known, orphans};
+use surgetank_rental::sweep::{Action, Known, is_confirmed, orphans};
 
 use crate::clock::Clock;
 use crate::opening::{Decorator, Looking};
@@ -70,7 +70,25 @@ impl Sweeper {
         let mut known = self.known();
         known.reread_clean = self.clean(provider, listed, &known);
         for action in orphans(listed, &self.owner_id, &known) {
-            Self::act(provider, action, swept);
+            if self.is_confirmed(provider, &action, &known, swept) {
+                Self::act(provider, action, swept);
+            }
+        }
+    }
+
+    /// Whether the volume that the listing showed is so. One that is only named is not asked for.
+    fn is_confirmed(&self, provider: &dyn Provider, action: &Action, known: &Known, swept: &mut Swept) -> bool {
+        if matches!(action, Action::Keep { .. }) {
+            return true;
+        }
+        match provider.describe(action.id()) {
+            Ok(described) => is_confirmed(action, &described, &self.owner_id, known),
+            Err(ProviderError::NotFound(_)) => false,
+            Err(error) => {
+                let VolumeId(id) = action.id();
+                swept.warnings.push(format!("the orphaned volume {id} cannot be described: {error}"));
+                false
+            }
         }
     }
 

@@ -18,6 +18,7 @@ pub fn config() -> Config {
         outage_patience: Duration::from_secs(60),
         longest_pause: Duration::from_secs(60),
         volumes_leave: false,
+        lag: surgetank_model::Lag::NONE,
     }
 }
 

@@ -59,6 +59,12 @@ pub fn is_part(part: &VolumeId, of: &VolumeId) -> bool {
     members(part).iter().all(|member| whole.contains(member))
 }
 
+/// Whether everything of a volume is there.
+#[must_use]
+pub fn is_whole(volume: &VolumeDescription) -> bool {
+    volume.members.is_empty() || volume.members.len() == members(&volume.id).len()
+}
+
 fn name<'a>(members: impl Iterator<Item = &'a VolumeId>) -> VolumeId {
     let names: Vec<&str> = members.map(|VolumeId(name)| &**name).collect();
     VolumeId(format!("{PREFIX}{}", names.join(&BETWEEN.to_string())))

@@ -85,6 +85,15 @@ pub fn orphans(listed: &[VolumeDescription], owner_id: &str, known: &Known) -> V
     actions.into_values().collect()
 }
 
+/// Whether the volume of an action is to be treated so, now that it was described: listings lag behind. It may be gone, or in
+/// another state, or carry a tag that the listing did not show; then the next sweep decides anew.
+#[must_use]
+pub fn is_confirmed(action: &Action, described: &VolumeDescription, owner_id: &str, known: &Known) -> bool {
+    let is_whole = stripe::is_whole(described);
+    is_whole && described.id == *action.id() && decide(described, owner_id, known).as_ref() == Some(action)
+        || planted(Bug::ListingBelieved)
+}
+
 fn decide(volume: &VolumeDescription, owner_id: &str, known: &Known) -> Option<Action> {
     let ours = volume.tags.get(tag::OWNER).is_some_and(|owner| owner == owner_id);
     let device = volume.tags.get(tag::DEVICE);
@@ -163,6 +172,25 @@ mod tests {
     fn a_failed_volume_that_may_hold_data_is_kept() {
         let actions = orphans(&[volume("a", "us", VolumeState::Failed, Some("e1"))], "us", &Known::default());
         assert!(matches!(&*actions, [Action::Keep { .. }]), "{actions:?}");
+    }
+
+    #[test]
+    fn a_sweep_takes_nothing_that_is_not_as_it_was_listed() {
+        let known = Known::default();
+        let listed = volume("a", "us", VolumeState::Available, None);
+        let actions = orphans(std::slice::from_ref(&listed), "us", &known);
+        let [action] = &*actions else { panic!("{actions:?}") };
+        assert!(is_confirmed(action, &listed, "us", &known));
+        let dirty = volume("a", "us", VolumeState::Available, Some("e1"));
+        let attached = volume("a", "us", VolumeState::Attached, None);
+        let theirs = volume("a", "them", VolumeState::Available, None);
+        for now in [dirty, attached, theirs] {
+            assert!(!is_confirmed(action, &now, "us", &known), "{now:?}");
+        }
+        let whole = VolumeDescription { id: VolumeId("stripe:a+b".to_owned()), ..listed.clone() };
+        let actions = orphans(std::slice::from_ref(&whole), "us", &known);
+        let part = VolumeDescription { members: vec![listed], ..whole };
+        assert!(!is_confirmed(&actions[0], &part, "us", &known), "what is not known of it may carry a tag");
     }
 
     #[test]

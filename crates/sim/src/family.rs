@@ -8,7 +8,7 @@ use surgetank_model::random::Random;
 use crate::disk::Outliers;
 use crate::scenario::{
     BadRange, Crash, CrashKind, CrashScenario, Latent, Mapped, Outage, Stop, Stuck, Style, Trigger, Trouble, Victim,
-    cloud_faults, division,
+    cloud_faults, division, lags,
 };
 
 /// What the runs of a campaign have in common.
@@ -146,11 +146,13 @@ impl Family {
     pub fn scenario(self, seed: u64) -> CrashScenario {
         let scenario = self.without_cloud_faults(seed);
         let is_faulty = scenario.provider_faults.is_some() && self != Self::FlushesInSwitches;
-        let cloud_faults = if is_faulty { cloud_faults(seed) } else { 0.0 };
-        CrashScenario { cloud_faults, ..scenario }
+        if !is_faulty {
+            return scenario;
+        }
+        CrashScenario { cloud_faults: cloud_faults(seed), lags: lags(seed), ..scenario }
     }
 
-    /// The same, of a provider that neither throttles nor fails to make a volume: runs that are known from before are these.
+    /// The same, of a provider that neither throttles nor fails to make a volume, and does not lag: runs that are known from before are these.
     #[must_use]
     pub fn without_cloud_faults(self, seed: u64) -> CrashScenario {
         let mut random = Random::from_seed(seed ^ 0x00fa_3117);

@@ -17,12 +17,13 @@ use surgetank_model::{Bytes, Instant};
 use surgetank_policy::backoff::Backoff;
 use surgetank_rental::ask::{Opened, Opening, VolumeAsk};
 use surgetank_rental::read_cache::{Answer, Ask, Config, Event, Part, ReadCache, device_tag};
-use surgetank_rental::sweep::{Action, Known, orphans};
+use surgetank_rental::sweep::{Action, Known, is_confirmed, orphans};
 use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, Call, RentalRecord, Slot};
 
 use crate::disk::Disk;
-use crate::scenario::cloud_faults;
+use crate::scenario::{cloud_faults, lags};
 use crate::world::cloud::Cloud;
+use crate::world::lagging::allowance;
 
 const OWNER: &str = "us";
 const DEVICE: &str = "data";
@@ -53,6 +54,8 @@ pub struct Scenario {
     pub faults: f64,
     /// Probability that a call is throttled, and that a volume cannot be made, while there are faults.
     pub cloud_faults: f64,
+    /// Probability that the provider does not know a volume for a while, and that a listing is one from before.
+    pub lags: f64,
     /// Members fail, and the device comes and goes, while there are faults.
     pub troubles: bool,
 }
@@ -70,6 +73,7 @@ impl Scenario {
             crashes: (0..random.below(7)).map(|_| random.below(60)).collect(),
             faults: [0.0, 0.02, 0.08, 0.25][random.below(4) as usize],
             cloud_faults: cloud_faults(seed),
+            lags: lags(seed),
             troubles: random.below(4) > 0,
         }
     }
@@ -102,6 +106,10 @@ pub struct Report {
     pub throttled: u64,
     /// Volumes that could not be made.
     pub failed_volumes: u64,
+    /// Answers that a volume is not there which was.
+    pub unknown: u64,
+    /// Listings from before.
+    pub stale: u64,
     /// Volumes that the cache was given.
     pub added: u64,
     /// Of those, ones that it had before a restart.
@@ -119,6 +127,8 @@ impl AddAssign<&Self> for Report {
         self.faults += other.faults;
         self.throttled += other.throttled;
         self.failed_volumes += other.failed_volumes;
+        self.unknown += other.unknown;
+        self.stale += other.stale;
         self.added += other.added;
         self.adopted += other.adopted;
         self.failed += other.failed;
@@ -179,7 +189,7 @@ pub fn run(scenario: &Scenario) -> Result<Report, Failure> {
     })
 }
 
-fn config(seed: u64, members: u32) -> Config {
+fn config(scenario: &Scenario, members: u32) -> Config {
     let (first, cap) = (Duration::from_millis(20), Duration::from_millis(300));
     Config {
         device: DEVICE.to_owned(),
@@ -189,7 +199,8 @@ fn config(seed: u64, members: u32) -> Config {
         member_size: Bytes::new(MEMBER),
         timeouts: (Duration::from_millis(700), Duration::from_millis(700)),
         backoff: Backoff { first, cap, permanent: cap },
-        seed,
+        lag: allowance(scenario.lags),
+        seed: scenario.seed,
     }
 }
 
@@ -201,10 +212,10 @@ impl<'a> World<'a> {
             random: Random::from_seed(scenario.seed),
             life_number: 0,
             queue: EventQueue::default(),
-            life: ReadCache::new(config(scenario.seed, scenario.members.0), Instant::ZERO, Vec::new()),
+            life: ReadCache::new(config(scenario, scenario.members.0), Instant::ZERO, Vec::new()),
             members: scenario.members.0,
             durable: BTreeMap::new(),
-            cloud: Cloud::new(scenario.seed, scenario.cloud_faults),
+            cloud: Cloud::new(scenario.seed, scenario.cloud_faults, scenario.lags),
             written: BTreeSet::new(),
             open: BTreeMap::new(),
             given: BTreeMap::new(),
@@ -338,7 +349,7 @@ impl<'a> World<'a> {
                 self.persisting.remove(&id.slot);
                 let fails = self.fault();
                 if !fails || self.random.below(2) == 0 {
-                    self.set_durable(id.slot, record);
+                    self.set_durable(id.slot, record)?;
                 }
                 Answered::Persisted(if fails { Err("no room".to_owned()) } else { Ok(()) })
             }
@@ -379,11 +390,16 @@ impl<'a> World<'a> {
         bits
     }
 
-    fn set_durable(&mut self, place: Slot, record: Option<RentalRecord>) {
+    fn set_durable(&mut self, place: Slot, record: Option<RentalRecord>) -> Step {
         match record {
             Some(record) => _ = self.durable.insert(place, record),
-            None => _ = self.durable.remove(&place),
+            None => {
+                if let Some(id) = self.durable.remove(&place).and_then(|record| record.volume) {
+                    self.cloud.check_gone(&id)?;
+                }
+            }
         }
+        Ok(())
     }
 
     fn add(&mut self, place: Slot) -> Step<Result<(), String>> {
@@ -443,6 +459,8 @@ impl<'a> World<'a> {
         let (now, faulty) = (self.now, self.faulty());
         let answer = self.cloud.carry_out(now, call, &mut self.random, faulty);
         self.report.failed_volumes = u64::from(self.cloud.failed);
+        self.report.unknown = u64::from(self.cloud.lagging.unknown);
+        self.report.stale = u64::from(self.cloud.lagging.stale);
         answer
     }
 
@@ -488,7 +506,7 @@ impl<'a> World<'a> {
         }
         for (place, record) in std::mem::take(&mut self.persisting) {
             if self.random.below(2) == 0 {
-                self.set_durable(place, record);
+                self.set_durable(place, record)?;
             }
         }
         self.members = self.scenario.members.1;
@@ -502,7 +520,7 @@ impl<'a> World<'a> {
         self.open.keys().copied().collect::<Vec<_>>().into_iter().for_each(|place| self.close(place));
         self.close_cache();
         let records = self.durable.values().cloned().collect();
-        self.life = ReadCache::new(config(self.scenario.seed, self.members), self.now, records);
+        self.life = ReadCache::new(config(self.scenario, self.members), self.now, records);
         if self.members > 0 {
             self.life.serve(self.now);
         }
@@ -519,6 +537,10 @@ impl<'a> World<'a> {
             known.creating = BTreeSet::from([device_tag(DEVICE)]);
         }
         for action in orphans(&listed, OWNER, &known) {
+            let described = self.cloud.describe(self.now, action.id());
+            if !described.is_ok_and(|described| is_confirmed(&action, &described, OWNER, &known)) {
+                continue;
+            }
             let call = match action {
                 Action::Delete(id) => Call::ChangeState(id, Transition::Delete),
                 Action::Detach(id) => Call::ChangeState(id, Transition::Detach),

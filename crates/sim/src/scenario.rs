@@ -20,6 +20,11 @@ pub(crate) fn cloud_faults(seed: u64) -> f64 {
     [0.0, 0.0, 0.05, 0.25][Random::from_seed(seed ^ 0xc10d_5eed).below(4) as usize]
 }
 
+/// How often what the provider tells lags behind. Half of the runs are as they were before it did.
+pub(crate) fn lags(seed: u64) -> f64 {
+    [0.0, 0.0, 0.1, 0.4][Random::from_seed(seed ^ 0x1a65_5eed).below(4) as usize]
+}
+
 /// How a run is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashKind {
@@ -265,6 +270,9 @@ pub struct CrashScenario {
     pub provider_faults: Option<f64>,
     /// Probability that a call of the provider is throttled, and that it cannot make a volume; with `provider_faults` alone.
     pub cloud_faults: f64,
+    /// Probability that the provider does not know a volume for a while, and that a listing is one from before; with `provider_faults`
+    /// alone.
+    pub lags: f64,
     /// A caching volume is a stripe over so many volumes of the provider; with `provider_faults` alone.
     pub volumes: u32,
     /// The kernel maps the device, as the production code decides; with `provider_faults` alone.
@@ -346,6 +354,7 @@ impl CrashScenario {
             cache_growths: Vec::new(),
             provider_faults: None,
             cloud_faults: 0.0,
+            lags: 0.0,
             volumes: 1,
             mapped: None,
             announce: false,

@@ -60,6 +60,7 @@ fn the_map_follows_every_boost_and_goes_straight_again() {
             crashes: Vec::new(),
             provider_faults: Some(0.0),
             cloud_faults: 0.0,
+            lags: 0.0,
             mapped,
             trouble,
             ..scenario

@@ -58,6 +58,7 @@ impl Control {
             outage_patience: crate::OUTAGE_TIMEOUT,
             longest_pause: config.backoff.cap,
             volumes_leave: false,
+            lag: surgetank_model::Lag::NONE,
         };
         let owner = OwnerRecord::default();
         let mut control = Self {

@@ -71,7 +71,7 @@ impl Manager {
         self.store.write(Some(&record)).map_err(|error| {
             format!("the array {name} is whole, and its record cannot be written ({error}): make room in the state directory")
         })?;
-        self.life = life(&name, &self.config, &self.context, Some(record));
+        self.life = life(&name, &self.config, &self.context, self.provider.lag(), Some(record));
         let stale = heads.iter().filter(|head| !counts.contains(&head.0));
         let stale = stale.map(|head| format!("{} was replaced, or was never whole: it is deleted", head.1));
         let others = others.iter().map(|volume| {

@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender};
 use surgetank_array::effect::Target;
 use surgetank_device::Volume;
 use surgetank_device::volume::array::{Answer as Joining, ArrayHandle};
-use surgetank_model::Instant;
+use surgetank_model::{Instant, Lag};
 use surgetank_policy::backoff::Backoff;
 use surgetank_provider::Provider;
 use surgetank_rental::array::{self, Array, ArrayRecord, Ended, Event};
@@ -85,7 +85,7 @@ impl Manager {
         if let Some(record) = &record {
             check(&config, record)?;
         }
-        let life = life(name, &config, &context, record);
+        let life = life(name, &config, &context, provider.lag(), record);
         let (credits, credits_due) = (CreditRecord::open(store.credits()), context.clock.now());
         let manager = Self {
             name: name.to_owned(),
@@ -332,7 +332,13 @@ fn check(config: &ArrayConfig, record: &ArrayRecord) -> Result<(), String> {
 }
 
 /// The life cycle, from what is on record.
-pub(super) fn life(name: &str, config: &ArrayConfig, context: &Context, record: Option<ArrayRecord>) -> Array {
+pub(super) fn life(
+    name: &str,
+    config: &ArrayConfig,
+    context: &Context,
+    lag: Lag,
+    record: Option<ArrayRecord>,
+) -> Array {
     let now = context.clock.now();
     let since = u64::try_from(now.since(Instant::ZERO).as_millis()).unwrap_or(0);
     let config = array::Config {
@@ -350,6 +356,7 @@ pub(super) fn life(name: &str, config: &ArrayConfig, context: &Context, record: 
         open_patience: OPEN_PATIENCE,
         backoff: Backoff::default(),
         unix_ms_at_zero: unix_ms().saturating_sub(since),
+        lag,
         seed: rand::random(),
     };
     Array::new(config, now, record)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use surgetank_device::volume::read_cache::{Answer as Adding, Member, ReadCacheHandle};
 use surgetank_device::volume::throttle::CreditMeter;
-use surgetank_model::{Instant, Limits};
+use surgetank_model::{Instant, Lag, Limits};
 use surgetank_policy::backoff::Backoff;
 use surgetank_provider::Provider;
 use surgetank_readcache::effect::IoFailure;
@@ -80,7 +80,7 @@ impl Manager {
         let Start { device, wanted, records, rented_from, shared } = start;
         let same = wanted.as_ref().is_some_and(|(config, _)| config.provider == rented_from.0);
         let (wanted, of_wanted) = wanted.unzip();
-        let life = life(&device, wanted.as_ref().filter(|_| same), &context, records);
+        let life = life(&device, wanted.as_ref().filter(|_| same), &context, rented_from.1.lag(), records);
         let manager = Self {
             waits: of_wanted.filter(|_| !same),
             store: Store::new(&context.state_directory, &device),
@@ -205,7 +205,7 @@ impl Manager {
     fn begin_anew(&mut self, provider: Arc<dyn Provider>) {
         let Some(wanted) = &self.wanted else { return };
         self.provider = (wanted.provider.to_owned(), provider);
-        self.life = life(&self.device, Some(wanted), &self.context, Vec::new());
+        self.life = life(&self.device, Some(wanted), &self.context, self.provider.1.lag(), Vec::new());
         if self.handle.is_some() {
             let now = self.now();
             self.life.serve(now);
@@ -354,7 +354,13 @@ impl Manager {
 }
 
 /// The life cycle, from what is on record.
-fn life(device: &str, wanted: Option<&ReadCacheConfig>, context: &Context, records: Vec<RentalRecord>) -> ReadCache {
+fn life(
+    device: &str,
+    wanted: Option<&ReadCacheConfig>,
+    context: &Context,
+    lag: Lag,
+    records: Vec<RentalRecord>,
+) -> ReadCache {
     let config = read_cache::Config {
         device: device.to_owned(),
         owner_id: context.owner_id.clone(),
@@ -363,6 +369,7 @@ fn life(device: &str, wanted: Option<&ReadCacheConfig>, context: &Context, recor
         member_size: wanted.map_or(surgetank_model::Bytes::ZERO, |wanted| wanted.member_size),
         timeouts: TIMEOUTS,
         backoff: Backoff::default(),
+        lag,
         seed: rand::random(),
     };
     ReadCache::new(config, context.clock.now(), records)

@@ -262,6 +262,7 @@ mod tests {
             open_patience: Duration::from_secs(60),
             backoff: Backoff::default(),
             unix_ms_at_zero: 0,
+            lag: surgetank_model::Lag::NONE,
             seed: 1,
         };
         let (mut array, mut now, mut created) = (Array::new(config, Instant::ZERO, None), Instant::ZERO, None);

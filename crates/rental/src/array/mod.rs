@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use surgetank_model::random::Random;
 use surgetank_model::volume::VolumeId;
-use surgetank_model::{Bytes, Instant};
+use surgetank_model::{Bytes, Instant, Lag};
 use surgetank_policy::backoff::{Backoff, throttled};
 use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
@@ -63,6 +63,8 @@ pub struct Config {
     pub backoff: Backoff,
     /// The time of day at [`Instant::ZERO`], in milliseconds since 1970.
     pub unix_ms_at_zero: u64,
+    /// For how long the provider may not know a volume that is there.
+    pub lag: Lag,
     /// Seed of the back-off's jitter.
     pub seed: u64,
 }
@@ -178,6 +180,7 @@ impl Array {
             outage_patience: Duration::ZERO,
             longest_pause: config.backoff.cap,
             volumes_leave: false,
+            lag: config.lag,
         };
         let volumes = record.iter().flat_map(|record| record.volumes.iter().cloned());
         let mut array = Self {

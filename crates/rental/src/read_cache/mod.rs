@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use surgetank_model::random::Random;
 use surgetank_model::volume::VolumeId;
-use surgetank_model::{Bytes, Instant};
+use surgetank_model::{Bytes, Instant, Lag};
 use surgetank_policy::backoff::Backoff;
 use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
@@ -48,6 +48,8 @@ pub struct Config {
     pub timeouts: (Duration, Duration),
     /// When a volume that was refused or failed is replaced.
     pub backoff: Backoff,
+    /// For how long the provider may not know a volume that is there.
+    pub lag: Lag,
     /// Seed of the back-off's jitter.
     pub seed: u64,
 }
@@ -142,6 +144,7 @@ impl ReadCache {
             outage_patience: Duration::ZERO,
             longest_pause: config.backoff.cap,
             volumes_leave: false,
+            lag: config.lag,
         };
         let places = records.iter().map(|record| (record.slot, Doing::Known)).collect();
         let mut cache = Self {

@@ -10,6 +10,7 @@ mod growing;
 mod outage;
 mod renting;
 mod returning;
+mod sighting;
 mod walk;
 
 use std::collections::VecDeque;
@@ -17,11 +18,10 @@ use std::time::Duration;
 
 use surgetank_cache::{CacheMode, Epoch, Event};
 use surgetank_model::volume::{Tags, VolumeId};
-use surgetank_model::{Bytes, Instant};
+use surgetank_model::{Bytes, Instant, Lag};
 use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
-use self::outage::Outage;
-use self::renting::refused;
+use self::{outage::Outage, renting::refused, sighting::Sighting};
 use crate::ask::{Answer, Ask, AskId, Call, Command, Opened, VolumeAsk};
 use crate::record::{RentalRecord, Slot};
 
@@ -43,6 +43,8 @@ pub struct Config {
     pub longest_pause: Duration,
     /// Whether a volume in use may leave this machine, so that it is looked for.
     pub volumes_leave: bool,
+    /// For how long the provider may not know a volume that is there.
+    pub lag: Lag,
 }
 
 /// How a task ended.
@@ -190,6 +192,10 @@ pub struct Rental {
     /// Bytes lost with the caching volume, while that stands.
     lost_bytes: Option<u64>,
     outage: Outage,
+    /// The volume that a creation has made, whose name may not be on record.
+    made: Option<VolumeId>,
+    /// What the provider has said of whether the volume is there.
+    sighting: Option<Sighting>,
     /// Why the volume is not deleted, while that cannot be proved to be harmless.
     kept: Option<Kept>,
     /// Who had the volume open when it was last tried, and what to do.
@@ -230,6 +236,8 @@ impl Rental {
             growth_begun: false,
             lost_bytes: None,
             outage: Outage::default(),
+            made: None,
+            sighting: None,
             kept: None,
             held: None,
             proved: None,

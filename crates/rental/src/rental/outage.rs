@@ -488,7 +488,13 @@ mod tests {
 
     /// A volume in use that fails, and of which the provider says that.
     fn fails(said: Result<VolumeDescription, ProviderError>) -> Rental {
+        fails_over(surgetank_model::Lag::NONE, said)
+    }
+
+    /// The same over a provider that may lag.
+    fn fails_over(lag: surgetank_model::Lag, said: Result<VolumeDescription, ProviderError>) -> Rental {
         let mut rental = rented(RentalStage::Adopted, false);
+        rental.config.lag = lag;
         rental.in_use();
         rental.event(Instant::ZERO, &Event::CacheFailing);
         assert_eq!(answers(&mut rental, Answer::Looked(Presence::Here)), Ask::Volume(VolumeAsk::Look));
@@ -503,6 +509,14 @@ mod tests {
         assert_eq!(rental.next_ask(), None, "the engine goes on with it");
         let mut rental = fails(Ok(described(VolumeState::Available, Tags::new())));
         assert_eq!(rental.next_ask().map(|(_, ask)| ask), Some(Ask::Engine(Command::Gone)));
+    }
+
+    #[test]
+    fn a_volume_in_trouble_has_not_gone_because_it_is_not_known_once() {
+        let absent = || Err(ProviderError::NotFound(VolumeId("a".to_owned())));
+        assert_eq!(fails(absent()).next_ask().map(|(_, ask)| ask), Some(Ask::Engine(Command::Gone)));
+        let mut rental = fails_over(surgetank_model::Lag::CLOUD, absent());
+        assert!(rental.next_ask().is_none() && rental.next_look().is_some(), "it is looked at again");
     }
 
     #[test]

@@ -4,11 +4,13 @@ use surgetank_cache::EngineStage;
 use surgetank_model::volume::{Transition, VolumeDescription, VolumeState, tag};
 use surgetank_policy::{Refusal, StepOutcome};
 
+use super::sighting::Sighting;
 use super::{Kept, Notice, Pause, Release, Rental, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, Call, Command};
 use crate::owner::parse_epoch;
 use crate::planted::{Bug, planted};
 use crate::record::{RentalRecord, RentalStage};
+use crate::stripe;
 
 impl Rental {
     /// The user discards whatever is on the volume that is kept for want of a proof: the record to make durable before
@@ -256,15 +258,26 @@ impl Rental {
                     return self.forget();
                 }
                 deleted?;
+                // Of a stripe only those members were asked for that nobody has attached.
+                let is_asked_for =
+                    |member: &VolumeDescription| Transition::Delete.decide(&member.id, Some(member.state)).is_ok();
+                if description.members.iter().all(is_asked_for) {
+                    Sighting::of(&mut self.sighting, &description.id).is_deleted();
+                }
                 Err(Pause::WaitBriefly)
             }
         }
     }
 
-    /// Learns the name of a volume that was created while nobody was there to be told. `false`: there is none.
+    /// Learns the name of a volume that was created while nobody was there to be told. `false`: none is listed, which does not
+    /// prove that there is none: one that shows later is an orphan, and the sweep's.
     fn find_by_token(&mut self) -> Walked<bool> {
         let token = self.record.as_ref().map(|record| record.token.clone()).filter(|token| !token.is_empty());
         let Some(token) = token else { return Ok(false) };
+        if let Some(made) = self.made.clone().filter(|_| self.volume().is_none()) {
+            self.note(|record| record.volume = Some(made))?;
+            return Ok(true);
+        }
         let list = Call::List { key: tag::TOKEN.to_owned(), value: token.clone() };
         let listed = match self.ask(Ask::Provider(list))? {
             Answer::Listed(Ok(listed)) => listed,
@@ -273,7 +286,11 @@ impl Rental {
         };
         // What is found here is going to be deleted: that it bears the token is not left to the provider's filter.
         let is_ours = |volume: &VolumeDescription| volume.tags.get(tag::TOKEN) == Some(&token);
-        let found = listed.into_iter().find(|volume| is_ours(volume) && volume.state != VolumeState::Deleting);
+        // Listings lag behind, and may show what is gone already.
+        let before = self.volume();
+        let is_other = |volume: &VolumeDescription| before.as_ref().is_none_or(|id| !stripe::is_part(&volume.id, id));
+        let is_left = |volume: &VolumeDescription| is_other(volume) && volume.state != VolumeState::Deleting;
+        let found = listed.into_iter().find(|volume| is_ours(volume) && is_left(volume));
         let Some(found) = found else { return Ok(false) };
         self.note(|record| record.volume = Some(found.id))?;
         Ok(true)
@@ -287,6 +304,7 @@ impl Rental {
     fn forget(&mut self) -> Walked<StepOutcome> {
         self.kept = None;
         self.held = None;
+        (self.made, self.sighting) = (None, None);
         if self.record.is_some() {
             self.persist(None)?;
         }

@@ -4,6 +4,7 @@ use surgetank_cache::{EngineStage, Epoch, Owner};
 use surgetank_model::volume::{ProviderError, Transition, VolumeDescription, VolumeId};
 use surgetank_policy::Refusal;
 
+use super::sighting::Sighting;
 use super::{Lane, Pause, Rental, Walk, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, AskId, Call, Command, Label, Obstacle, VolumeAsk};
 use crate::owner::{OwnerRecord, parse_epoch};
@@ -98,12 +99,20 @@ impl Rental {
         self.record.as_ref().and_then(|record| parse_epoch(record.epoch.as_deref()?))
     }
 
+    /// What is known of a volume; `None`: it is certain that there is none. As long as it is not, it is waited for, and so it is when
+    /// a part of it is not known.
     pub(super) fn describe(&mut self, id: &VolumeId) -> Walked<Option<VolumeDescription>> {
-        match self.ask(Ask::Provider(Call::Describe(id.clone())))? {
-            Answer::Described(Ok(description)) => Ok(Some(description)),
-            Answer::Described(Err(ProviderError::NotFound(_))) => Ok(None),
-            Answer::Described(Err(error)) => Err(refused(error)),
-            answer => Err(mixed_up(&answer)),
+        let described = match self.ask(Ask::Provider(Call::Describe(id.clone())))? {
+            Answer::Described(Ok(description)) => Some(description),
+            Answer::Described(Err(ProviderError::NotFound(_))) => None,
+            Answer::Described(Err(error)) => return Err(refused(error)),
+            answer => return Err(mixed_up(&answer)),
+        };
+        let (now, lag) = (self.now, self.config.lag);
+        if Sighting::of(&mut self.sighting, id).is_believed(now, described.as_ref(), lag) {
+            Ok(described)
+        } else {
+            Err(Pause::Wait)
         }
     }
 

@@ -126,6 +126,8 @@ impl World<'_> {
         let (now, faulty) = (self.now, self.faulty());
         let answer = self.cloud.carry_out(now, call, &mut self.random, faulty);
         self.report.failed_volumes = u64::from(self.cloud.failed);
+        self.report.unknown = u64::from(self.cloud.lagging.unknown);
+        self.report.stale = u64::from(self.cloud.lagging.stale);
         answer
     }
 

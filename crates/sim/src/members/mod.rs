@@ -15,7 +15,7 @@ use surgetank_model::random::Random;
 
 pub use world::{Failure, Report, run};
 
-use crate::scenario::cloud_faults;
+use crate::scenario::{cloud_faults, lags};
 
 /// What the runs of a campaign have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub struct Scenario {
     pub faults: f64,
     /// Probability that a call is throttled, and that a volume cannot be made, while there are faults.
     pub cloud_faults: f64,
+    /// Probability that the provider does not know a volume for a while, and that a listing is one from before.
+    pub lags: f64,
     /// Replaced members are kept for a while.
     pub holds: bool,
     /// Once its members have been replaced, the array is deleted with the next crash still to come.
@@ -78,6 +80,7 @@ impl Family {
                     crashes: vec![ask],
                     faults: 0.0,
                     cloud_faults: 0.0,
+                    lags: 0.0,
                     holds: run % 5 == 4,
                     deletes_early: run % 4 == 3,
                 }
@@ -93,6 +96,7 @@ impl Family {
                     crashes: (0..2 + random.below(7)).map(|_| random.below(110)).collect(),
                     faults: [0.0, 0.02, 0.08, 0.25][random.below(4) as usize],
                     cloud_faults: cloud_faults(seed),
+                    lags: lags(seed),
                     holds: random.below(4) == 0,
                     deletes_early: random.below(4) == 0,
                 }

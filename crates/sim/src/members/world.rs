@@ -10,13 +10,14 @@ use surgetank_model::volume::{VolumeId, tag};
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::backoff::Backoff;
 use surgetank_rental::array::{self, Answer, Array, ArrayRecord, Ask, Ended, Event, Stage, device_tag};
-use surgetank_rental::sweep::{Action, Known, orphans};
-use surgetank_rental::{AskId, Call, Slot};
+use surgetank_rental::sweep::{Action, Known, is_confirmed, orphans};
+use surgetank_rental::{AskId, Call, RentalRecord, Slot};
 
 use super::Scenario;
 use super::media::Media;
 use crate::disk::Disk;
 use crate::world::cloud::Cloud;
+use crate::world::lagging::allowance;
 
 const OWNER: &str = "us";
 const ARRAY: &str = "scratch";
@@ -70,6 +71,10 @@ pub struct Report {
     pub throttled: u64,
     /// Volumes that could not be made.
     pub failed_volumes: u64,
+    /// Answers that a volume is not there which was.
+    pub unknown: u64,
+    /// Listings from before.
+    pub stale: u64,
     /// Creations that failed or were cut short.
     pub undone: u64,
     /// Members replaced.
@@ -90,6 +95,8 @@ impl AddAssign<&Self> for Report {
         self.faults += other.faults;
         self.throttled += other.throttled;
         self.failed_volumes += other.failed_volumes;
+        self.unknown += other.unknown;
+        self.stale += other.stale;
         self.undone += other.undone;
         self.replaced += other.replaced;
         self.resumed += other.resumed;
@@ -196,6 +203,7 @@ fn config(scenario: &Scenario) -> array::Config {
             permanent: Duration::from_millis(300),
         },
         unix_ms_at_zero: 1_000_000,
+        lag: allowance(scenario.lags),
         seed: scenario.seed,
     }
 }
@@ -211,7 +219,7 @@ impl<'a> World<'a> {
             queue: EventQueue::default(),
             life: Array::new(config(scenario), Instant::ZERO, None),
             durable: None,
-            cloud: Cloud::new(scenario.seed, scenario.cloud_faults),
+            cloud: Cloud::new(scenario.seed, scenario.cloud_faults, scenario.lags),
             media: Media::default(),
             open: BTreeMap::new(),
             given: BTreeMap::new(),
@@ -418,6 +426,11 @@ impl<'a> World<'a> {
                 return Err(format!("the volume in {place:?} counts no more, and the record names no successor"));
             }
         }
+        let is_kept =
+            |volume: &RentalRecord| record.as_ref().is_some_and(|record| record.volume(volume.slot).is_some());
+        let before = self.durable.iter().flat_map(|record| &record.volumes);
+        let forgotten = before.filter(|volume| !is_kept(volume)).filter_map(|volume| volume.volume.as_ref());
+        forgotten.map(|id| self.cloud.check_gone(id)).collect::<Step>()?;
         self.durable = record;
         Ok(())
     }
@@ -443,6 +456,10 @@ impl<'a> World<'a> {
             known.creating = BTreeSet::from([device_tag(ARRAY)]);
         }
         for action in orphans(&listed, OWNER, &known) {
+            let described = self.cloud.describe(self.now, action.id());
+            if !described.is_ok_and(|described| is_confirmed(&action, &described, OWNER, &known)) {
+                continue;
+            }
             let call = match action {
                 Action::Delete(id) => Call::ChangeState(id, surgetank_model::volume::Transition::Delete),
                 Action::Detach(id) => Call::ChangeState(id, surgetank_model::volume::Transition::Detach),

@@ -1,5 +1,5 @@
 //! A provider of volumes that lies as clouds do: changes take time, answers come late, twice or wrong, what was refused
-//! happens all the same, and listings lag behind.
+//! happens all the same, and what it tells lags behind.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,6 +14,7 @@ use surgetank_rental::stripe::{self, Place};
 use surgetank_rental::{Answer, Call};
 
 use crate::disk::{Disk, Latency};
+use crate::world::lagging::Lagging;
 
 /// Longest time that a change takes once it was asked for.
 const CHANGE_MAX: Duration = Duration::from_millis(5);
@@ -37,6 +38,8 @@ pub(crate) struct Volume {
     grows: Option<(Instant, Bytes)>,
     /// What it becomes, and when.
     becomes: Option<(Instant, Option<VolumeState>)>,
+    /// From when to when the provider does not know it.
+    gaps: Vec<(Instant, Instant)>,
     /// It is listed from then on.
     listed_at: Instant,
     /// Its disk is on the machine from then on.
@@ -52,6 +55,8 @@ pub(crate) struct Cloud {
     faults: f64,
     /// Of these faults alone: seeds from before them keep what else is drawn.
     random: Random,
+    /// What it tells late.
+    pub(crate) lagging: Lagging,
     /// Calls that were throttled.
     pub(crate) throttled: u32,
     /// Volumes that could not be made.
@@ -62,9 +67,9 @@ pub(crate) struct Cloud {
 pub(crate) type Carried = Result<Answer, String>;
 
 impl Cloud {
-    pub(crate) fn new(seed: u64, faults: f64) -> Self {
-        let random = Random::from_seed(seed ^ 0xc10d_fa11);
-        Self { volumes: BTreeMap::new(), made: 0, faults, random, throttled: 0, failed: 0 }
+    pub(crate) fn new(seed: u64, faults: f64, lags: f64) -> Self {
+        let (random, lagging) = (Random::from_seed(seed ^ 0xc10d_fa11), Lagging::new(seed, lags));
+        Self { volumes: BTreeMap::new(), made: 0, faults, random, lagging, throttled: 0, failed: 0 }
     }
 
     /// Whether there are too many calls for another one.
@@ -130,7 +135,7 @@ impl Cloud {
 
     /// The attachments that the tags of what is there of a volume name.
     pub(crate) fn dirty_epoch(&self, id: &VolumeId) -> Option<String> {
-        self.described(id).ok()?.tags.remove(tag::DIRTY_EPOCH)
+        self.described(id, |_| true).ok()?.tags.remove(tag::DIRTY_EPOCH)
     }
 
     /// Whether all of a volume is tagged with an attachment.
@@ -204,12 +209,16 @@ impl Cloud {
 
     pub(crate) fn describe(&mut self, now: Instant, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         self.settle(now);
-        self.described(id)
+        let is_known = |volume: &Volume| volume.gaps.iter().all(|(from, to)| now < *from || *to <= now);
+        let there = stripe::members(id).into_iter().filter_map(|member| self.volumes.get(&member));
+        self.lagging.unknown += there.filter(|volume| !is_known(volume)).count() as u32;
+        self.described(id, is_known)
     }
 
-    fn described(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+    fn described(&self, id: &VolumeId, is_known: impl Fn(&Volume) -> bool) -> Result<VolumeDescription, ProviderError> {
         let member = |id: &VolumeId| {
-            let found = self.volumes.get(id).map(|volume| Self::description(id, volume));
+            let known = self.volumes.get(id).filter(|volume| is_known(volume));
+            let found = known.map(|volume| Self::description(id, volume));
             found.ok_or_else(|| ProviderError::NotFound(id.clone()))
         };
         if !stripe::is_stripe(id) {
@@ -218,12 +227,25 @@ impl Cloud {
         stripe::described(id, stripe::members(id).iter().map(member).collect())
     }
 
-    /// `lags`: new volumes may be missing.
+    /// `lags`: new volumes may be missing, and what is gone may be there.
     pub(crate) fn list(&mut self, now: Instant, key: &str, value: &str, lags: bool) -> Vec<VolumeDescription> {
+        let so = self.listed(now, key, value, lags);
+        stripe::listed(if lags { self.lagging.answer(key, value, so) } else { so })
+    }
+
+    /// The volumes with a tag, each for itself. `lags`: without those that may be missing.
+    pub(crate) fn listed(&mut self, now: Instant, key: &str, value: &str, lags: bool) -> Vec<VolumeDescription> {
         self.settle(now);
         let listed = self.volumes.iter().filter(|(_, volume)| volume.tags.get(key).is_some_and(|tag| tag == value));
         let listed = listed.filter(|(_, volume)| !lags || volume.listed_at <= now);
-        stripe::listed(listed.map(|(id, volume)| Self::description(id, volume)).collect())
+        listed.map(|(id, volume)| Self::description(id, volume)).collect()
+    }
+
+    /// A volume of which the name is forgotten is on its way out, or gone: nobody looks for it any more but sweeps.
+    pub(crate) fn check_gone(&self, id: &VolumeId) -> Result<(), String> {
+        let volumes = stripe::members(id).into_iter().filter_map(|member| self.volumes.get(&member));
+        let left = volumes.map(|volume| volume.state).find(|state| *state != VolumeState::Deleting);
+        left.map_or(Ok(()), |state| Err(format!("the volume {} is forgotten by its name, which is {state:?}", id.0)))
     }
 
     pub(crate) fn set_tag(&mut self, now: Instant, id: &VolumeId, key: &str, value: Option<&str>) -> Result<(), ()> {
@@ -302,6 +324,7 @@ impl Cloud {
             tags: request.tags.clone(),
             grows: None,
             becomes: Some((ready, Some(made))),
+            gaps: if faulty { self.lagging.gaps(now) } else { Vec::new() },
             listed_at: now + lag,
             appears_at: now,
         };

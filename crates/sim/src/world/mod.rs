@@ -8,6 +8,7 @@ mod finish;
 mod growing;
 mod health;
 mod judge;
+pub(crate) mod lagging;
 mod lost;
 mod mapped;
 mod record;

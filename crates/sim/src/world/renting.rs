@@ -1,7 +1,7 @@
 //! The production controller and the production rental steer the boosts, over a provider that lies.
 //!
 //! Fault model: a call is refused (quota, capacity, attachment slots, for a while, for good), is throttled, is answered late or
-//! twice, fails and is carried out all the same, at once or later, also after a crash; volumes cannot be made; listings lag behind;
+//! twice, fails and is carried out all the same, at once or later, also after a crash; volumes cannot be made, and are not known for a while; listings lag behind;
 //! tags fail; disks are slow to appear; a superblock cannot be read; the state directory cannot be written, and then holds the old record or the new one.
 //! Users discard what is on a volume that is kept for want of a proof. Copies of the machine sweep, and
 //! delete what their records say that they have rented.
@@ -24,12 +24,13 @@ use surgetank_policy::backoff::Backoff;
 use surgetank_policy::budget::Budget;
 use surgetank_policy::{Config, Controller, Learned, Phase, Preset, ResumeAt, Step as PolicyStep, StepId};
 use surgetank_rental::resume::{self, Lookup, Resume};
-use surgetank_rental::sweep::Action;
+use surgetank_rental::sweep::{Action, Known};
 use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter, RentalRecord, Rentals, Slot};
 
 use crate::disk::Disk;
 use crate::scenario::{CrashScenario, Trigger};
 use crate::world::cloud::Cloud;
+use crate::world::lagging::allowance;
 use crate::world::{SimEvent, Step, World, WorldPhase};
 use users::Users;
 
@@ -115,8 +116,8 @@ pub(super) struct Renting {
     in_use: Option<VolumeId>,
     /// Calls that are carried out when nobody waits for them any more.
     late: Vec<(Instant, Call)>,
-    /// What a sweep is about to do.
-    swept: Vec<Action>,
+    /// What a sweep is about to do, and what it knows.
+    swept: (Vec<Action>, Known),
     /// The tag that is being set or removed.
     tagging: Option<(VolumeId, Option<Epoch>)>,
     /// What copies of this machine that have not started yet believe.
@@ -158,30 +159,24 @@ fn controller(now: Instant, seed: u64, size: u64) -> Controller {
     Controller::new(now, config, Learned::default())
 }
 
-fn rental_config(patience: Duration) -> surgetank_rental::Config {
+fn rental_config(scenario: &CrashScenario) -> surgetank_rental::Config {
     surgetank_rental::Config {
         device: DEVICE.to_owned(),
         owner_id: OWNER.to_owned(),
         volume_type: "fast".to_owned(),
-        outage_patience: patience,
+        outage_patience: scenario.patience,
         longest_pause: LONGEST_PAUSE,
         volumes_leave: true,
+        lag: allowance(scenario.lags),
     }
 }
 
 impl Process {
-    fn new(
-        now: Instant,
-        seed: u64,
-        size: u64,
-        patience: Duration,
-        journal: Vec<RentalRecord>,
-        owner: &OwnerRecord,
-    ) -> Self {
+    fn new(now: Instant, scenario: &CrashScenario, size: u64, journal: Vec<RentalRecord>, owner: &OwnerRecord) -> Self {
         Self {
-            controller: controller(now, seed, size),
+            controller: controller(now, scenario.seed, size),
             users: Users::default(),
-            rentals: Rentals::new(rental_config(patience), journal),
+            rentals: Rentals::new(rental_config(scenario), journal),
             writer: OwnerWriter::new(owner),
             believed: owner.clone(),
             writing: None,
@@ -202,14 +197,14 @@ impl Renting {
     pub(super) fn new(scenario: &CrashScenario, size: u64, faults: f64) -> Self {
         let (seed, owner) = (scenario.seed, OwnerRecord::default());
         Self {
-            process: Process::new(Instant::ZERO, seed, size, scenario.patience, Vec::new(), &owner),
+            process: Process::new(Instant::ZERO, scenario, size, Vec::new(), &owner),
             faults,
-            cloud: Cloud::new(seed, scenario.cloud_faults),
+            cloud: Cloud::new(seed, scenario.cloud_faults, scenario.lags),
             journal: BTreeMap::new(),
             owner,
             in_use: None,
             late: Vec::new(),
-            swept: Vec::new(),
+            swept: Default::default(),
             tagging: None,
             copies: Vec::new(),
             tokens: BTreeSet::new(),
@@ -507,7 +502,7 @@ impl World<'_> {
     pub(super) fn stop_renting(&mut self) -> Step {
         let Some(renting) = &mut self.renting else { return Ok(()) };
         [Slot::CACHE, SPARE].into_iter().for_each(|slot| renting.close(slot));
-        renting.swept.clear();
+        renting.swept.0.clear();
         let calls = std::mem::take(&mut renting.process.member_calls);
         let changes = |call: &Call| !matches!(call, Call::Describe(_) | Call::List { .. });
         for (_, call, _) in calls.into_iter().filter(|(_, call, _)| changes(call)) {
@@ -543,7 +538,7 @@ impl World<'_> {
 
     /// The daemon has started again, its engine as the owner record says.
     pub(super) fn restart_renting(&mut self) -> Step {
-        let (now, size, seed, patience) = (self.now, self.size, self.scenario.seed, self.scenario.patience);
+        let (now, size, scenario) = (self.now, self.size, self.scenario);
         if !self.rents() {
             return Ok(());
         }
@@ -554,7 +549,11 @@ impl World<'_> {
         let lookup = match id {
             None => Lookup::Unnamed,
             Some(_) if unknown => Lookup::Unknown("a fault".to_owned()),
-            Some(id) => renting.cloud.describe(now, &id).map_or(Lookup::Missing, Lookup::Found),
+            Some(id) => match renting.cloud.describe(now, &id) {
+                Ok(description) => Lookup::Found(description),
+                Err(_) if scenario.lags > 0.0 => Lookup::Unknown("it may be there all the same".to_owned()),
+                Err(_) => Lookup::Missing,
+            },
         };
         let resumed = resume::decide(DEVICE, record.as_ref(), &owner, &lookup);
         let record = match &resumed {
@@ -566,7 +565,7 @@ impl World<'_> {
             renting.journal.insert(Slot::CACHE, record);
         }
         let records = renting.journal.values().cloned().collect();
-        renting.process = Process::new(now, seed, size, patience, records, &owner);
+        renting.process = Process::new(now, scenario, size, records, &owner);
         let process = &mut renting.process;
         match resumed {
             Resume::Idle => {}

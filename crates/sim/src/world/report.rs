@@ -77,6 +77,10 @@ pub struct Report {
     pub throttled: u32,
     /// Volumes that the provider could not make.
     pub failed_volumes: u32,
+    /// Answers of the provider that a volume is not there which was.
+    pub unknown: u32,
+    /// Listings from before.
+    pub stale: u32,
     /// Caching volumes that the provider said had failed while they were in use.
     pub failed_in_use: u32,
     /// Caching volumes that the controller rented and deleted.
@@ -109,7 +113,7 @@ impl Report {
     pub fn points(&self) -> u64 {
         let crashes = u64::from(self.power_cuts) + u64::from(self.daemon_crashes) + u64::from(self.stops);
         let volumes = [self.outages, self.latent, self.stuck, self.rotten, self.forgotten, self.vanished];
-        let provider = [self.provider_faults, self.throttled, self.failed_volumes];
+        let provider = [self.provider_faults, self.throttled, self.failed_volumes, self.unknown, self.stale];
         let others = [self.owner_failures, self.switch_failures];
         crashes + volumes.iter().chain(&provider).chain(&others).map(|&count| u64::from(count)).sum::<u64>()
     }
@@ -154,6 +158,8 @@ impl AddAssign<&Report> for Report {
         self.provider_faults += other.provider_faults;
         self.throttled += other.throttled;
         self.failed_volumes += other.failed_volumes;
+        self.unknown += other.unknown;
+        self.stale += other.stale;
         self.failed_in_use += other.failed_in_use;
         self.rentals += other.rentals;
         self.switches_in += other.switches_in;

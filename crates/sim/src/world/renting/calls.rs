@@ -155,6 +155,7 @@ impl World<'_> {
         }
         let answer = renting.cloud.carry_out(now, call, &mut self.random, faulty)?;
         self.report.failed_volumes = renting.cloud.failed;
+        (self.report.unknown, self.report.stale) = (renting.cloud.lagging.unknown, renting.cloud.lagging.stale);
         if let (Call::Grow(..), Answer::Changed(Ok(()))) = (call, &answer) {
             self.report.grown_volumes += 1;
         }

@@ -67,7 +67,7 @@ impl World<'_> {
     }
 
     fn delete_copied(&mut self, journal: Option<RentalRecord>, owner: &OwnerRecord, steps: Vec<PolicyStep>) -> Step {
-        let mut rental = Rental::new(rental_config(self.scenario.patience), Slot::CACHE, journal);
+        let mut rental = Rental::new(rental_config(self.scenario), Slot::CACHE, journal);
         let mut asks = 0;
         for (step, number) in steps.into_iter().zip(0..) {
             rental.begin(self.now, StepId(number), step, None);

@@ -3,7 +3,7 @@
 use surgetank_model::volume::{Transition, VolumeDescription, tag};
 use surgetank_rental::Call;
 use surgetank_rental::owner::parse_epoch;
-use surgetank_rental::sweep::{Action, Known, orphans};
+use surgetank_rental::sweep::{Action, Known, is_confirmed, orphans};
 
 use super::{ANSWER_MAX, DEVICE, OWNER, SWEEP_MAX};
 use crate::world::{SimEvent, Step, World};
@@ -42,12 +42,12 @@ impl World<'_> {
             }
         }
         if let Some(renting) = &mut self.renting {
-            renting.swept = orphans(&listed, OWNER, &known);
+            renting.swept = (orphans(&listed, OWNER, &known), known.clone());
         }
         self.check_sweep(&listed, &known, copy)?;
         if copy && let Some(renting) = &mut self.renting {
             // It cannot detach what this machine has. What it deletes holds nothing: the rental sees it vanish.
-            renting.swept.retain(|action| matches!(action, Action::Delete(_)));
+            renting.swept.0.retain(|action| matches!(action, Action::Delete(_)));
         }
         self.schedule(within, SimEvent::Swept);
         Ok(())
@@ -60,7 +60,7 @@ impl World<'_> {
             let token = volume.tags.get(tag::TOKEN);
             renting.journal.values().any(|record| record.volume.is_none() && Some(&record.token) == token)
         };
-        for action in &renting.swept {
+        for action in &renting.swept.0 {
             let (Action::Delete(id) | Action::Detach(id)) = action else { continue };
             let Some(volume) = listed.iter().find(|volume| volume.id == *id) else { continue };
             let tagged = volume.tags.get(tag::DIRTY_EPOCH);
@@ -76,8 +76,15 @@ impl World<'_> {
 
     /// It deletes them.
     pub(in crate::world) fn swept(&mut self) -> Step {
+        let now = self.now;
         let Some(renting) = &mut self.renting else { return Ok(()) };
-        for action in std::mem::take(&mut renting.swept) {
+        let (actions, known) = std::mem::take(&mut renting.swept);
+        for action in actions {
+            let Some(renting) = &mut self.renting else { return Ok(()) };
+            let described = renting.cloud.describe(now, action.id());
+            if !described.is_ok_and(|described| is_confirmed(&action, &described, OWNER, &known)) {
+                continue;
+            }
             match action {
                 Action::Delete(id) => drop(self.carry_out_whole(&Call::ChangeState(id, Transition::Delete))?),
                 Action::Detach(id) => drop(self.carry_out_whole(&Call::ChangeState(id, Transition::Detach))?),

@@ -1,0 +1,186 @@
+//! Whether a volume is there: the provider may not know one for a while that is.
+
+use surgetank_model::volume::{VolumeDescription, VolumeId};
+use surgetank_model::{Absence, Instant, Lag};
+
+use crate::planted::{Bug, planted};
+use crate::stripe;
+
+/// What the provider has said of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sighting {
+    volume: VolumeId,
+    /// It was there as a whole, in the life of this process.
+    seen: bool,
+    /// The provider has accepted its deletion: then nothing is wrong when it does not know it.
+    deleted: bool,
+    absence: Absence,
+}
+
+impl Sighting {
+    /// That of a volume, which begins anew with another one.
+    pub(super) fn of<'a>(sighting: &'a mut Option<Self>, volume: &VolumeId) -> &'a mut Self {
+        let same = sighting.take().filter(|sighting| sighting.volume == *volume);
+        sighting.insert(same.unwrap_or_else(|| Self {
+            volume: volume.clone(),
+            seen: false,
+            deleted: false,
+            absence: Absence::default(),
+        }))
+    }
+
+    /// Whether what the provider says now of what is there is all that there is of the volume; `None`: it knows none.
+    pub(super) fn is_believed(&mut self, now: Instant, described: Option<&VolumeDescription>, lag: Lag) -> bool {
+        if described.is_some_and(stripe::is_whole) {
+            self.seen = true;
+            if !planted(Bug::AbsenceAddsUp) {
+                self.absence.ends();
+            }
+            return true;
+        }
+        // One that was not seen yet may have been made only now, by this process or the one before.
+        let lag = if self.seen { lag.known } else { lag.created.max(lag.known) };
+        self.absence.is_believed(now, lag) || self.deleted || planted(Bug::AbsenceBelieved)
+    }
+
+    /// The provider has accepted the deletion of all that is there of it.
+    pub(super) fn is_deleted(&mut self) {
+        self.deleted = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use surgetank_model::Bytes;
+    use surgetank_model::volume::{ProviderError, Tags, Transition, VolumeState};
+    use surgetank_policy::{Step, StepId, StepOutcome};
+
+    use super::*;
+    use crate::ask::{Answer, Ask, Call};
+    use crate::owner::OwnerRecord;
+    use crate::record::RentalStage;
+    use crate::rental::{Ended, Rental};
+    use crate::rented::{described, rented};
+
+    /// A volume whose provider may lag, and which is at the moment not known.
+    struct Cloud {
+        rental: Rental,
+        now: Instant,
+        /// What it says of the volume; `None`: it does not know it.
+        says: Option<VolumeState>,
+        calls: Vec<Call>,
+    }
+
+    impl Cloud {
+        fn of(stage: RentalStage) -> Self {
+            let mut rental = rented(stage, true);
+            rental.config.lag = Lag::CLOUD;
+            Self { rental, now: Instant::ZERO, says: None, calls: Vec::new() }
+        }
+
+        /// Lets the rental act until it waits for so long, or has ended a step.
+        fn runs(&mut self, time: Duration) -> Option<StepOutcome> {
+            let until = self.now + time;
+            loop {
+                while let Some((id, ask)) = self.rental.next_ask() {
+                    let answer = self.answer(ask);
+                    self.rental.complete(self.now, id, answer);
+                }
+                if let Some(Ended::Step(_, outcome)) = self.rental.next_ended() {
+                    return Some(outcome);
+                }
+                self.now = self.rental.next_deadline().filter(|at| *at <= until)?;
+                self.rental.tick(self.now);
+            }
+        }
+
+        fn answer(&mut self, ask: Ask) -> Answer {
+            match ask {
+                Ask::Persist(_) => Answer::Persisted(Ok(())),
+                Ask::Owner => Answer::Owner(Ok(OwnerRecord::default())),
+                Ask::Provider(Call::Describe(id)) => {
+                    let there = self.says.map(|state| described(state, Tags::new()));
+                    Answer::Described(there.ok_or(ProviderError::NotFound(id)))
+                }
+                Ask::Provider(call) => {
+                    self.calls.push(call.clone());
+                    if matches!(call, Call::List { .. }) {
+                        Answer::Listed(Ok(Vec::new()))
+                    } else {
+                        Answer::Changed(Ok(()))
+                    }
+                }
+                ask => panic!("{ask:?}"),
+            }
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(59);
+
+    #[test]
+    fn a_volume_that_is_not_known_yet_is_being_made() {
+        let mut cloud = Cloud::of(RentalStage::Creating);
+        cloud.rental.begin(cloud.now, StepId(1), Step::Create { size: Bytes::from_gib(1) }, None);
+        assert_eq!(cloud.runs(LONG), None);
+        cloud.says = Some(VolumeState::Available);
+        assert_eq!(cloud.runs(LONG), Some(StepOutcome::Done));
+    }
+
+    #[test]
+    fn a_volume_that_is_not_known_for_a_while_is_not_forgotten() {
+        let mut cloud = Cloud::of(RentalStage::Released);
+        cloud.rental.begin(cloud.now, StepId(1), Step::Delete, None);
+        assert_eq!((cloud.runs(LONG), &*cloud.calls), (None, &[][..]), "nothing is decided");
+        cloud.says = Some(VolumeState::Available);
+        assert_eq!(cloud.runs(Duration::from_secs(1)), None);
+        let delete = Call::ChangeState(described(VolumeState::Available, Tags::new()).id, Transition::Delete);
+        assert_eq!(cloud.calls.first(), Some(&delete));
+        cloud.says = None;
+        let begun = cloud.now;
+        assert_eq!(cloud.runs(LONG), Some(StepOutcome::Done));
+        assert!(cloud.now.since(begun) < Duration::from_secs(1), "its deletion was accepted");
+    }
+
+    #[test]
+    fn a_volume_that_is_not_known_for_long_is_gone() {
+        let mut cloud = Cloud::of(RentalStage::Released);
+        cloud.rental.begin(cloud.now, StepId(1), Step::Delete, None);
+        assert_eq!(cloud.runs(Duration::from_secs(61)), Some(StepOutcome::Done));
+        assert!(
+            matches!(&*cloud.calls, [Call::List { .. }]),
+            "another one of its token is looked for: {:?}",
+            cloud.calls
+        );
+        assert!(cloud.rental.record().is_none());
+    }
+
+    #[test]
+    fn what_is_known_in_between_is_waited_for_anew() {
+        let (mut sighting, there) = (None, described(VolumeState::Attached, Tags::new()));
+        let mut at = |seconds: u64, is_there: bool| {
+            let now = Instant::ZERO + Duration::from_secs(seconds);
+            Sighting::of(&mut sighting, &there.id).is_believed(now, is_there.then_some(&there), Lag::CLOUD)
+        };
+        assert!(at(0, true) && !at(10, false) && !at(25, false) && at(30, true));
+        assert!(!at(39, false) && !at(54, false) && at(69, false), "30 s after it was not known any more");
+    }
+
+    #[test]
+    fn a_stripe_of_which_a_member_is_not_known_is_waited_for() {
+        let stripe = VolumeId("stripe:a+b".to_owned());
+        let member = described(VolumeState::Available, Tags::new());
+        let part = VolumeDescription {
+            id: stripe.clone(),
+            members: vec![member],
+            ..described(VolumeState::Available, Tags::new())
+        };
+        let mut sighting = None;
+        let mut at = |seconds: u64| {
+            let now = Instant::ZERO + Duration::from_secs(seconds);
+            Sighting::of(&mut sighting, &stripe).is_believed(now, Some(&part), Lag::CLOUD)
+        };
+        assert!(!at(0) && !at(30) && at(60));
+    }
+}
