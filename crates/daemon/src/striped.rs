@@ -136,6 +136,10 @@ impl Provider for StripedProvider {
         self.note(volumes, stripe::changed(id, transition, answers))
     }
 
+    fn create_is_exclusive(&self) -> bool {
+        self.inner.create_is_exclusive()
+    }
+
     fn grows(&self) -> bool {
         self.inner.grows()
     }

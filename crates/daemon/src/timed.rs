@@ -144,6 +144,10 @@ impl Provider for TimedProvider {
         self.change(Call::ChangeState(id.clone(), transition))
     }
 
+    fn create_is_exclusive(&self) -> bool {
+        self.provider.create_is_exclusive()
+    }
+
     fn grows(&self) -> bool {
         self.provider.grows()
     }

@@ -422,6 +422,10 @@ impl<P: Provider> Provider for Faulty<P> {
         self.aftermath(id, change, slow, fault, change_state)
     }
 
+    fn create_is_exclusive(&self) -> bool {
+        self.inner.create_is_exclusive()
+    }
+
     fn grows(&self) -> bool {
         self.inner.grows()
     }

@@ -52,6 +52,15 @@ pub trait Provider: Send + Sync {
     /// Where attached volumes are found. The configuration says so, never whoever answers the calls.
     fn home(&self) -> Home;
 
+    /// Whether creations with one token make one volume even at the same time, and tell one caller that it is [`Change::Changed`].
+    ///
+    /// Otherwise each of them may make one, or nobody may be told who made it. Then whoever drew the token keeps the volume
+    /// that it has put on record, and what else carries the token as [`tag::TOKEN`] is an orphan. As soon as a volume of a token is
+    /// listed, a creation with it makes no other one.
+    fn create_is_exclusive(&self) -> bool {
+        true
+    }
+
     /// Rents a volume.
     ///
     /// # Errors

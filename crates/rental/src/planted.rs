@@ -78,9 +78,5 @@ surgetank_model::plant_bugs! {
         ThrottledIsDone,
         /// A volume is gone as soon as the provider says once that it does not know it.
         AbsenceBelieved,
-        /// That a volume was known in between does not count: it is gone when it is not known for the second time, long after.
-        AbsenceAddsUp,
-        /// A sweep takes volumes as a listing shows them, which may be from before.
-        ListingBelieved,
     }
 }

@@ -91,7 +91,6 @@ pub fn orphans(listed: &[VolumeDescription], owner_id: &str, known: &Known) -> V
 pub fn is_confirmed(action: &Action, described: &VolumeDescription, owner_id: &str, known: &Known) -> bool {
     let is_whole = stripe::is_whole(described);
     is_whole && described.id == *action.id() && decide(described, owner_id, known).as_ref() == Some(action)
-        || planted(Bug::ListingBelieved)
 }
 
 fn decide(volume: &VolumeDescription, owner_id: &str, known: &Known) -> Option<Action> {

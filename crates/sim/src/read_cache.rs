@@ -110,6 +110,8 @@ pub struct Report {
     pub unknown: u64,
     /// Listings from before.
     pub stale: u64,
+    /// Volumes that a creation made besides.
+    pub twins: u64,
     /// Volumes that the cache was given.
     pub added: u64,
     /// Of those, ones that it had before a restart.
@@ -129,6 +131,7 @@ impl AddAssign<&Self> for Report {
         self.failed_volumes += other.failed_volumes;
         self.unknown += other.unknown;
         self.stale += other.stale;
+        self.twins += other.twins;
         self.added += other.added;
         self.adopted += other.adopted;
         self.failed += other.failed;
@@ -461,6 +464,7 @@ impl<'a> World<'a> {
         self.report.failed_volumes = u64::from(self.cloud.failed);
         self.report.unknown = u64::from(self.cloud.lagging.unknown);
         self.report.stale = u64::from(self.cloud.lagging.stale);
+        self.report.twins = u64::from(self.cloud.lagging.twins);
         answer
     }
 

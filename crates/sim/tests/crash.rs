@@ -127,7 +127,10 @@ fn random_crashes_amid_faults_of_the_provider() {
     assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
     assert!(report.finishes > 0, "no budget ever asked a drain to be finished: {report:?}");
     assert!(report.throttled > 1000 && report.failed_volumes > 500, "the provider is too kind: {report:?}");
-    assert!(report.unknown > 10_000 && report.stale > 1000, "it tells everything at once: {report:?}");
+    assert!(
+        report.unknown > 10_000 && report.stale > 1000 && report.twins > 1000,
+        "it makes and tells everything once and at once: {report:?}"
+    );
 }
 
 /// No volume of a stripe is left, and none is deleted while the stripe may hold the only copy, whatever happens to a part.
@@ -136,7 +139,10 @@ fn crashes_of_striped_caching_volumes() {
     let report = campaign("crashes_of_striped_caching_volumes", Family::Striped, 600);
     assert!(report.rentals > 2000 && report.provider_faults > 3000, "too few life cycles: {report:?}");
     assert!(report.throttled > 500 && report.failed_volumes > 200, "the provider is too kind: {report:?}");
-    assert!(report.unknown > 2000 && report.stale > 100, "it tells everything at once: {report:?}");
+    assert!(
+        report.unknown > 2000 && report.stale > 100 && report.twins > 300,
+        "it makes and tells everything once and at once: {report:?}"
+    );
     assert!(report.recoveries > 60 && report.grown_volumes > 50, "the runs do not do enough: {report:?}");
 }
 

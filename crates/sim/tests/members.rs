@@ -39,7 +39,10 @@ fn crashes_of_the_life_of_members_over_a_provider_that_lies() {
     assert!(report.faults > 10_000 && report.crashes_in_replacements > 500, "too little went wrong: {report:?}");
     assert!(report.resumed > 50 && report.swept > 50, "too little was taken up: {report:?}");
     assert!(report.throttled > 1000 && report.failed_volumes > 500, "the provider is too kind: {report:?}");
-    assert!(report.unknown > 5000 && report.stale > 10_000, "it tells everything at once: {report:?}");
+    assert!(
+        report.unknown > 5000 && report.stale > 10_000 && report.twins > 1000,
+        "it makes and tells everything once and at once: {report:?}"
+    );
 }
 
 #[test]

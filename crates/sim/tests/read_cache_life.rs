@@ -36,7 +36,10 @@ fn crashes_of_the_life_of_a_read_caches_volumes() {
         assert!(total.crashes > runs && total.faults > runs && total.failed > runs, "too little went wrong: {total:?}");
         assert!(total.adopted > 500 && total.swept > 50, "too little was taken up: {total:?}");
         assert!(total.throttled > 1000 && total.failed_volumes > 500, "the provider is too kind: {total:?}");
-        assert!(total.unknown > 10_000 && total.stale > 10_000, "it tells everything at once: {total:?}");
+        assert!(
+            total.unknown > 10_000 && total.stale > 10_000 && total.twins > 2000,
+            "it makes and tells everything once and at once: {total:?}"
+        );
     }
 }
 

@@ -469,7 +469,7 @@ impl Rental {
         }
         self.lane = Lane::Task;
         self.task_walk.queued = false;
-        let overdue = running.deadline.is_some_and(|deadline| deadline <= self.now);
+        let (overdue, longest) = (running.deadline.is_some_and(|at| at <= self.now), self.longest_poll());
         let walked = match (running.task.clone(), running.said) {
             (Task::Step(_, Step::Create { size }), _) => self.create(size),
             (Task::Step(_, Step::Attach), _) => self.attach(),
@@ -512,7 +512,7 @@ impl Rental {
                 }
                 running.next_walk = self.now + running.pause;
                 // Slow growth: a change is noticed late by at most a quarter of the time that it took.
-                running.pause = (running.pause * 5 / 4).min(POLL.1);
+                running.pause = (running.pause * 5 / 4).min(longest);
             }
         }
     }

@@ -266,7 +266,11 @@ impl Rental {
                     self.look_later(None);
                 }
                 Err(Pause::Refused(refusal)) => self.look_when_it_may(&refusal),
-                Err(_) => self.look_later(None),
+                // It is not known, which is not believed yet.
+                Err(_) => {
+                    self.look_later(None);
+                    self.outage.next = self.outage.next.min(self.now + self.longest_poll());
+                }
                 Ok(Some(_)) => self.gone("the provider says that it is not attached"),
             }
         }

@@ -33,9 +33,7 @@ impl Sighting {
     pub(super) fn is_believed(&mut self, now: Instant, described: Option<&VolumeDescription>, lag: Lag) -> bool {
         if described.is_some_and(stripe::is_whole) {
             self.seen = true;
-            if !planted(Bug::AbsenceAddsUp) {
-                self.absence.ends();
-            }
+            self.absence.ends();
             return true;
         }
         // One that was not seen yet may have been made only now, by this process or the one before.

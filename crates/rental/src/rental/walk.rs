@@ -1,11 +1,14 @@
 //! What a walk asks, and what it makes of the answers.
 
+use std::time::Duration;
+
 use surgetank_cache::{EngineStage, Epoch, Owner};
+use surgetank_model::Lag;
 use surgetank_model::volume::{ProviderError, Transition, VolumeDescription, VolumeId};
 use surgetank_policy::Refusal;
 
 use super::sighting::Sighting;
-use super::{Lane, Pause, Rental, Walk, Walked, mixed_up, refused};
+use super::{Lane, POLL, Pause, Rental, Walk, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, AskId, Call, Command, Label, Obstacle, VolumeAsk};
 use crate::owner::{OwnerRecord, parse_epoch};
 use crate::planted::{Bug, planted};
@@ -97,6 +100,13 @@ impl Rental {
 
     pub(super) fn epoch(&self) -> Option<Epoch> {
         self.record.as_ref().and_then(|record| parse_epoch(record.epoch.as_deref()?))
+    }
+
+    /// The longest pause between two looks at a change, or at a volume that is not known: one that lags is looked at often enough to
+    /// be believed.
+    pub(super) fn longest_poll(&self) -> Duration {
+        let Lag { known, .. } = self.config.lag;
+        if known.is_zero() { POLL.1 } else { POLL.1.min(known / 4) }
     }
 
     /// What is known of a volume; `None`: it is certain that there is none. As long as it is not, it is waited for, and so it is when

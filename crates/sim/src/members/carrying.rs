@@ -128,6 +128,7 @@ impl World<'_> {
         self.report.failed_volumes = u64::from(self.cloud.failed);
         self.report.unknown = u64::from(self.cloud.lagging.unknown);
         self.report.stale = u64::from(self.cloud.lagging.stale);
+        self.report.twins = u64::from(self.cloud.lagging.twins);
         answer
     }
 

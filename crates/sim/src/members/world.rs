@@ -75,6 +75,8 @@ pub struct Report {
     pub unknown: u64,
     /// Listings from before.
     pub stale: u64,
+    /// Volumes that a creation made besides.
+    pub twins: u64,
     /// Creations that failed or were cut short.
     pub undone: u64,
     /// Members replaced.
@@ -97,6 +99,7 @@ impl AddAssign<&Self> for Report {
         self.failed_volumes += other.failed_volumes;
         self.unknown += other.unknown;
         self.stale += other.stale;
+        self.twins += other.twins;
         self.undone += other.undone;
         self.replaced += other.replaced;
         self.resumed += other.resumed;

@@ -40,6 +40,8 @@ pub(crate) struct Volume {
     becomes: Option<(Instant, Option<VolumeState>)>,
     /// From when to when the provider does not know it.
     gaps: Vec<(Instant, Instant)>,
+    /// It was made besides another one, of the same token and for the same place.
+    is_twin: bool,
     /// It is listed from then on.
     listed_at: Instant,
     /// Its disk is on the machine from then on.
@@ -126,8 +128,9 @@ impl Cloud {
         match Place::of(&self.volumes[&there].tags) {
             None => Some(there),
             Some(Place { token, of, .. }) => {
-                let first = Some(Place { token, index: 0, of });
-                let found = self.volumes.iter().find(|(_, volume)| Place::of(&volume.tags) == first);
+                let (first, is_twin) = (Some(Place { token, index: 0, of }), self.volumes[&there].is_twin);
+                let is_first = |volume: &Volume| Place::of(&volume.tags) == first && volume.is_twin == is_twin;
+                let found = self.volumes.iter().find(|(_, volume)| is_first(volume));
                 found.map(|(id, _)| id.clone())
             }
         }
@@ -165,7 +168,8 @@ impl Cloud {
         let Some(Place { token, of, .. }) = Place::of(&volume.tags) else { return volume.size };
         let place =
             |volume: &Volume| Place::of(&volume.tags).is_some_and(|place| (&place.token, place.of) == (&token, of));
-        let smallest = self.volumes.values().filter(|volume| place(volume)).map(|volume| volume.size).min();
+        let of_it = |other: &&Volume| place(other) && other.is_twin == volume.is_twin;
+        let smallest = self.volumes.values().filter(of_it).map(|volume| volume.size).min();
         Bytes::new(smallest.unwrap_or(volume.size).get() * u64::from(of))
     }
 
@@ -209,7 +213,7 @@ impl Cloud {
 
     pub(crate) fn describe(&mut self, now: Instant, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         self.settle(now);
-        let is_known = |volume: &Volume| volume.gaps.iter().all(|(from, to)| now < *from || *to <= now);
+        let is_known = |volume: &Volume| volume.is_known(now);
         let there = stripe::members(id).into_iter().filter_map(|member| self.volumes.get(&member));
         self.lagging.unknown += there.filter(|volume| !is_known(volume)).count() as u32;
         self.described(id, is_known)
@@ -237,7 +241,7 @@ impl Cloud {
     pub(crate) fn listed(&mut self, now: Instant, key: &str, value: &str, lags: bool) -> Vec<VolumeDescription> {
         self.settle(now);
         let listed = self.volumes.iter().filter(|(_, volume)| volume.tags.get(key).is_some_and(|tag| tag == value));
-        let listed = listed.filter(|(_, volume)| !lags || volume.listed_at <= now);
+        let listed = listed.filter(|(_, volume)| volume.is_known(now) && (!lags || volume.listed_at <= now));
         listed.map(|(id, volume)| Self::description(id, volume)).collect()
     }
 
@@ -299,7 +303,9 @@ impl Cloud {
     }
 
     fn create(&mut self, now: Instant, request: &CreateVolume, random: &mut Random, faulty: bool) -> VolumeDescription {
-        let same = self.volumes.iter().find(|(_, volume)| volume.token == request.token);
+        // The request for a twin that is not known yet has not arrived.
+        let has_arrived = |volume: &Volume| !volume.is_twin || volume.is_known(now);
+        let same = self.volumes.iter().find(|(_, volume)| volume.token == request.token && has_arrived(volume));
         if let Some((id, volume)) = same {
             return Self::description(id, volume);
         }
@@ -314,8 +320,8 @@ impl Cloud {
         let place = Place::of(&request.tags);
         let shares = place.as_ref().is_some_and(|place| place.index > 0);
         let whole = request.size.get() * place.map_or(1, |place| u64::from(place.of));
-        let volume = Volume {
-            disk: (!shares).then(|| Disk::new(whole, Latency::default(), random.next_u64())),
+        let volume = |seed, becomes, gaps, listed_at, is_twin| Volume {
+            disk: (!shares).then(|| Disk::new(whole, Latency::default(), seed)),
             shares,
             token: request.token.clone(),
             size: request.size,
@@ -323,11 +329,21 @@ impl Cloud {
             ails: false,
             tags: request.tags.clone(),
             grows: None,
-            becomes: Some((ready, Some(made))),
-            gaps: if faulty { self.lagging.gaps(now) } else { Vec::new() },
-            listed_at: now + lag,
+            becomes,
+            gaps,
+            is_twin,
+            listed_at,
             appears_at: now,
         };
+        // A seed is drawn for a disk of its own alone.
+        let seed = if shares { 0 } else { random.next_u64() };
+        if let Some(at) = faulty.then(|| self.lagging.twin(now)).flatten() {
+            let becomes = Some((ready, Some(VolumeState::Available)));
+            let twin = volume(self.made, becomes, vec![(now, at)], at, true);
+            self.volumes.insert(VolumeId(format!("{}-twin", id.0)), twin);
+        }
+        let gaps = if faulty { self.lagging.gaps(now) } else { Vec::new() };
+        let volume = volume(seed, Some((ready, Some(made))), gaps, now + lag, false);
         let description = Self::description(&id, &volume);
         self.volumes.insert(id, volume);
         description
@@ -335,6 +351,10 @@ impl Cloud {
 }
 
 impl Volume {
+    fn is_known(&self, now: Instant) -> bool {
+        self.gaps.iter().all(|(from, to)| now < *from || *to <= now)
+    }
+
     fn begin(&mut self, now: Instant, transition: Transition, random: &mut Random, faulty: bool) {
         let mut later = || now + Duration::from_nanos(random.below(CHANGE_MAX.as_nanos() as u64));
         let at = later();

@@ -1,5 +1,6 @@
-//! What a cloud tells late: it may not know a volume that was just made, nor, once for a moment, any other; and a listing may be one from
-//! before, with what is gone, and with tags and states that have changed.
+//! What a cloud tells late, and makes twice: it may not know a volume that was just made, nor, once for a moment, any other; and a listing may be one from
+//! before, with what is gone, and with tags and states that have changed. A creation may make another volume of the same token, by a request that
+//! was repeated on the way, or that arrives late.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,6 +16,9 @@ const UNKNOWN_MAX: (Duration, Duration) = (Duration::from_millis(190), Duration:
 /// When a volume may not be known for a moment: so long after it was made, at most.
 const LATER_MAX: Duration = Duration::from_millis(900);
 
+/// When a request that was repeated on the way arrives, at most.
+const TWIN_MAX: Duration = Duration::from_millis(1500);
+
 /// What it is told that a cloud may do.
 pub(crate) fn allowance(chance: f64) -> Lag {
     if chance > 0.0 { LAG } else { Lag::NONE }
@@ -23,7 +27,7 @@ pub(crate) fn allowance(chance: f64) -> Lag {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Lagging {
-    /// Probability of each of the three.
+    /// Probability of each.
     chance: f64,
     /// Of these faults alone: seeds from before them keep what else is drawn.
     random: Random,
@@ -33,12 +37,14 @@ pub(crate) struct Lagging {
     pub(crate) unknown: u32,
     /// Listings from before.
     pub(crate) stale: u32,
+    /// Volumes that a creation made besides.
+    pub(crate) twins: u32,
 }
 
 impl Lagging {
     pub(crate) fn new(seed: u64, chance: f64) -> Self {
         let random = Random::from_seed(seed ^ 0x1a66_1a66);
-        Self { chance, random, listed: BTreeMap::new(), unknown: 0, stale: 0 }
+        Self { chance, random, listed: BTreeMap::new(), unknown: 0, stale: 0, twins: 0 }
     }
 
     fn strikes(&mut self) -> bool {
@@ -60,6 +66,13 @@ impl Lagging {
             gaps.push((from, from + self.within(UNKNOWN_MAX.1)));
         }
         gaps
+    }
+
+    /// When another volume shows that a creation makes besides.
+    pub(crate) fn twin(&mut self, now: Instant) -> Option<Instant> {
+        let strikes = self.strikes();
+        self.twins += u32::from(strikes);
+        strikes.then(|| now + self.within(TWIN_MAX))
     }
 
     /// What a listing answers of which that is so.

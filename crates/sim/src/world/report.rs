@@ -81,6 +81,8 @@ pub struct Report {
     pub unknown: u32,
     /// Listings from before.
     pub stale: u32,
+    /// Volumes that a creation made besides.
+    pub twins: u32,
     /// Caching volumes that the provider said had failed while they were in use.
     pub failed_in_use: u32,
     /// Caching volumes that the controller rented and deleted.
@@ -113,7 +115,8 @@ impl Report {
     pub fn points(&self) -> u64 {
         let crashes = u64::from(self.power_cuts) + u64::from(self.daemon_crashes) + u64::from(self.stops);
         let volumes = [self.outages, self.latent, self.stuck, self.rotten, self.forgotten, self.vanished];
-        let provider = [self.provider_faults, self.throttled, self.failed_volumes, self.unknown, self.stale];
+        let provider =
+            [self.provider_faults, self.throttled, self.failed_volumes, self.unknown, self.stale, self.twins];
         let others = [self.owner_failures, self.switch_failures];
         crashes + volumes.iter().chain(&provider).chain(&others).map(|&count| u64::from(count)).sum::<u64>()
     }
@@ -160,6 +163,7 @@ impl AddAssign<&Report> for Report {
         self.failed_volumes += other.failed_volumes;
         self.unknown += other.unknown;
         self.stale += other.stale;
+        self.twins += other.twins;
         self.failed_in_use += other.failed_in_use;
         self.rentals += other.rentals;
         self.switches_in += other.switches_in;

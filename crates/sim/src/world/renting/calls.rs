@@ -155,7 +155,9 @@ impl World<'_> {
         }
         let answer = renting.cloud.carry_out(now, call, &mut self.random, faulty)?;
         self.report.failed_volumes = renting.cloud.failed;
-        (self.report.unknown, self.report.stale) = (renting.cloud.lagging.unknown, renting.cloud.lagging.stale);
+        let lagging = &renting.cloud.lagging;
+        (self.report.unknown, self.report.stale) = (lagging.unknown, lagging.stale);
+        self.report.twins = lagging.twins;
         if let (Call::Grow(..), Answer::Changed(Ok(()))) = (call, &answer) {
             self.report.grown_volumes += 1;
         }
