@@ -206,7 +206,7 @@ fn a_volume_that_is_not_known_for_a_while_is_there() {
         );
         assert_eq!(provider.detach(&id).and(provider.delete(&id)), Ok(Change::Changed));
     }
-    assert_eq!(provider.lag(), Lag::NONE, "what is scripted is no habit");
+    assert_eq!(provider.lag(), Lag::NONE, "what is scripted is not told");
     let rates = FaultRates { unknown: 0.1, unknown_for: Span(by), ..FaultRates::default() };
     assert_eq!(provider.with_rates(rates).lag(), Lag { created: by, known: by });
 }
