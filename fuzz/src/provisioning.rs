@@ -11,8 +11,8 @@ use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::service::{self, Secret, wire};
 use surgetank_provider::{
-    Change, CreateVolume, Home, HostConfig, HostProvider, Provider, ProviderError, Tags, Transition, VolumeDescription,
-    VolumeId, VolumeState,
+    Change, CreateVolume, DiskIdentity, Home, HostConfig, HostProvider, Provider, ProviderError, Tags, Transition,
+    VolumeDescription, VolumeId, VolumeState,
 };
 
 /// The token of the services here; the targets put it where an input says `TOKEN`.
@@ -94,8 +94,11 @@ pub fn answers(data: &[u8]) {
         Ok(volume) => {
             assert_eq!(volume.id, id);
             let device = volume.device.map(|path| path.to_string_lossy().into_owned());
-            let texts =
-                volume.tags.into_iter().flat_map(|(key, value)| [key, value]).chain(volume.serial).chain(device);
+            let shown = volume.disk.map(|disk| match disk {
+                DiskIdentity::Serial(text) | DiskIdentity::Name(text) => text,
+                DiskIdentity::Lun(lun) => lun.to_string(),
+            });
+            let texts = volume.tags.into_iter().flat_map(|(key, value)| [key, value]).chain(shown).chain(device);
             texts.for_each(|text| assert!(text.len() <= 4096 && !text.contains(char::is_control), "{text:?}"));
         }
         Err(error) => of_it(error),
@@ -130,7 +133,7 @@ impl Counting {
             size: Bytes::from_mib(1),
             tags: Tags::new(),
             device: None,
-            serial: None,
+            disk: None,
             members: Vec::new(),
         }
     }

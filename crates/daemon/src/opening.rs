@@ -25,7 +25,7 @@ use surgetank_device::volume::throttle::{CreditMeter, Credits};
 use surgetank_device::volume::{Holder, OpenError, Operation, Options, look_beneath};
 use surgetank_device::{Buffer, FileVolume, MemoryVolume, Poller, Throttle, Volume, VolumeIo};
 use surgetank_model::{Bytes, Limits};
-use surgetank_provider::{Home, PoolConfig, VolumeDescription, VolumeId};
+use surgetank_provider::{DiskIdentity, Home, PoolConfig, VolumeDescription, VolumeId};
 use surgetank_rental::{self as rental, Obstacle};
 
 use crate::arrays::Arrays;
@@ -228,8 +228,12 @@ impl Place {
         if let Home::Pool(pool) = home {
             return Ok(Self::Pool { pool: Arc::clone(pool), id: description.id.clone() });
         }
-        match (&description.serial, &description.device) {
-            (Some(serial), _) => Ok(Self::Disk { serial: serial.clone() }),
+        match (&description.disk, &description.device) {
+            (Some(DiskIdentity::Serial(serial)), _) => Ok(Self::Disk { serial: serial.clone() }),
+            (Some(other), _) => Err(format!(
+                "the provider says that the volume {id} is the disk with {other}, and this daemon finds disks by their serials: \
+                 let the service say the serial"
+            )),
             (None, None) => Err(format!("the volume {id} is attached, but the provider does not say where")),
             (None, Some(device)) => match home {
                 Home::Files(directory) => match name_beneath(directory, device) {

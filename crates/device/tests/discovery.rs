@@ -98,6 +98,10 @@ fn serials_that_are_padded_cut_or_kept_elsewhere() {
     fs::write(tables.path("sys/block/nvme1n1/device/serial"), "vol0123456789abcdef0\n").unwrap();
     tables.node("nvme1n1");
     assert_eq!(tables.disks().find("vol0123456789abcdef0"), Ok(Some(tables.path("dev/nvme1n1"))), "NVMe");
+    fs::create_dir_all(tables.path("sys/block/sdb/device")).unwrap();
+    fs::write(tables.path("sys/block/sdb/device/vpd_pg80"), b"\0\x80\0\x08vol-scsi").unwrap();
+    tables.node("sdb");
+    assert_eq!(tables.disks().find("vol-scsi"), Ok(Some(tables.path("dev/sdb"))), "SCSI");
     tables.appears("sda", Some("  padded \0\0"));
     tables.node("sda");
     assert_eq!(tables.disks().find("padded"), Ok(Some(tables.path("dev/sda"))));

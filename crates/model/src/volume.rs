@@ -71,6 +71,27 @@ pub enum VolumeState {
     Failed,
 }
 
+/// By what an attached disk is told from all others of its machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskIdentity {
+    /// What its serial reads.
+    Serial(String),
+    /// The name that the hypervisor shows, where all of its disks have one serial, or none.
+    Name(String),
+    /// The number of the logical unit as which it was attached, where it shows nothing else.
+    Lun(u32),
+}
+
+impl std::fmt::Display for DiskIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Serial(serial) => write!(f, "the serial {serial:?}"),
+            Self::Name(name) => write!(f, "the name {name:?}"),
+            Self::Lun(lun) => write!(f, "the logical unit {lun}"),
+        }
+    }
+}
+
 /// What a provider says of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeDescription {
@@ -84,11 +105,11 @@ pub struct VolumeDescription {
     pub size: Bytes,
     /// Its tags.
     pub tags: Tags,
-    /// When attached: where it is in this machine. Of a disk this is for people, since its serial is what it is found by;
+    /// When attached: where it is in this machine. Of a disk this is for people, since its identity is what it is found by;
     /// of a file it counts only beneath the directory that the configuration names.
     pub device: Option<PathBuf>,
-    /// When attached as a disk: what the disk's serial must read.
-    pub serial: Option<String>,
+    /// When attached as a disk: by what it is found.
+    pub disk: Option<DiskIdentity>,
     /// If it is a stripe: the volumes of the provider that are there of it, in their order. They say where they are, it does
     /// not.
     pub members: Vec<Self>,

@@ -26,15 +26,16 @@ use std::sync::Arc;
 use surgetank_model::Bytes;
 pub use surgetank_model::Lag;
 pub use surgetank_model::volume::{
-    Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, decide_growth, tag,
+    Change, CreateVolume, DiskIdentity, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
+    decide_growth, tag,
 };
 
 /// Where the attached volumes of a provider are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Home {
-    /// All of them are disks of this machine, with serials.
+    /// All of them are disks of this machine, with identities.
     Disks,
-    /// Those without a serial are files of this machine, beneath this directory.
+    /// Those without the identity of a disk are files of this machine, beneath this directory.
     Files(PathBuf),
     /// They are files of a staging pool.
     Pool(Arc<PoolConfig>),

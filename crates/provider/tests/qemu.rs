@@ -14,7 +14,8 @@ use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject, request};
 use surgetank_provider::qemu::QemuConfig;
 use surgetank_provider::{
-    Change, CreateVolume, ManualClock, Provider, ProviderError, QemuProvider, SystemClock, VolumeId, VolumeState,
+    Change, CreateVolume, DiskIdentity, ManualClock, Provider, ProviderError, QemuProvider, SystemClock, VolumeId,
+    VolumeState,
 };
 
 /// Life cycles of the soak; `SURGETANK_HOTPLUGS` for more.
@@ -113,7 +114,7 @@ fn an_attached_volume_is_three_things_in_qemu_and_says_its_serial() {
     assert_eq!(provider.attach(&id), Ok(Change::Changed));
     assert_eq!(provider.parts().unwrap(), [id.0.clone(), format!("{}-disk", id.0), format!("{}-limits", id.0)]);
     let volume = provider.describe(&id).unwrap();
-    assert_eq!(volume.serial.as_deref(), Some(id.0.as_str()), "its id fits into a virtio serial");
+    assert_eq!(volume.disk, Some(DiskIdentity::Serial(id.0.clone())), "its id fits into a virtio serial");
     assert_eq!(volume.device.unwrap().to_str().unwrap(), format!("/dev/disk/by-id/virtio-{}", id.0));
     detach(&provider, &id);
     provider.delete(&id).unwrap();

@@ -43,7 +43,7 @@ pub fn rented(stage: RentalStage, disposable: bool) -> Rental {
 /// What the provider says of it.
 pub fn described(state: VolumeState, tags: Tags) -> VolumeDescription {
     let (id, volume_type, size) = (VolumeId("a".to_owned()), "fast".to_owned(), Bytes::from_gib(1));
-    VolumeDescription { id, state, volume_type, size, tags, device: None, serial: None, members: Vec::new() }
+    VolumeDescription { id, state, volume_type, size, tags, device: None, disk: None, members: Vec::new() }
 }
 
 /// Answers the next ask, which it returns.

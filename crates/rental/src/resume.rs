@@ -204,7 +204,7 @@ mod tests {
             size: Bytes::from_gib(1),
             tags: Tags::new(),
             device: None,
-            serial: None,
+            disk: None,
             members: Vec::new(),
         })
     }

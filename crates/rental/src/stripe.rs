@@ -269,7 +269,7 @@ fn together(id: VolumeId, members: Vec<VolumeDescription>) -> Result<VolumeDescr
         size: Bytes::new(smallest.get().saturating_mul(self::members(&id).len() as u64)),
         tags: tags(&members),
         device: None,
-        serial: None,
+        disk: None,
         id,
         members,
     })

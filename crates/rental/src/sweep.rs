@@ -126,7 +126,7 @@ mod tests {
             BTreeMap::from([(tag::OWNER.to_owned(), owner.to_owned()), (tag::DEVICE.to_owned(), "data".to_owned())]);
         tags.extend(dirty.map(|epoch| (tag::DIRTY_EPOCH.to_owned(), epoch.to_owned())));
         let (id, volume_type, size) = (VolumeId(id.to_owned()), "fast".to_owned(), Bytes::from_gib(1));
-        VolumeDescription { id, state, volume_type, size, tags, device: None, serial: None, members: Vec::new() }
+        VolumeDescription { id, state, volume_type, size, tags, device: None, disk: None, members: Vec::new() }
     }
 
     fn ids(ids: &[&str]) -> BTreeSet<VolumeId> {

@@ -303,7 +303,7 @@ impl Cloud {
             size: request.size,
             tags: Tags::clone(&request.tags),
             device: None,
-            serial: None,
+            disk: None,
             members: Vec::new(),
         };
         self.volume.insert(volume).clone()

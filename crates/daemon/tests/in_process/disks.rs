@@ -15,8 +15,8 @@ use surgetank_daemon::{Daemon, DevicePhase, Outlook, Overrides, Request};
 use surgetank_device::discovery::Disks;
 use surgetank_provider::local::{LocalConfig, LocalProvider};
 use surgetank_provider::{
-    Change, CreateVolume, Home, Provider, ProviderError, SystemClock, Transition, VolumeDescription, VolumeId,
-    VolumeState,
+    Change, CreateVolume, DiskIdentity, Home, Provider, ProviderError, SystemClock, Transition, VolumeDescription,
+    VolumeId, VolumeState,
 };
 
 const MIB: u64 = 1 << 20;
@@ -151,8 +151,8 @@ impl Plugging {
 
     fn as_disk(&self, volume: VolumeDescription) -> VolumeDescription {
         let name = self.before.lock().unwrap().as_ref().map_or_else(|| volume.id.0.clone(), |disk| disk.id.0.clone());
-        let serial = (volume.state == VolumeState::Attached).then_some(name);
-        VolumeDescription { serial, ..volume }
+        let disk = (volume.state == VolumeState::Attached).then_some(DiskIdentity::Serial(name));
+        VolumeDescription { disk, ..volume }
     }
 }
 

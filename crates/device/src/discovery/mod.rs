@@ -18,8 +18,9 @@ pub use watch::{Watch, is_about_a_disk};
 
 /// The longest serial that a virtio disk shows, in bytes; longer ones are cut (VIRTIO 1.2, 5.2.6).
 const VIRTIO_SERIAL_BYTES: usize = 20;
-/// Where a disk's directory has its serial: virtio has it at the disk, NVMe at the controller.
-const SERIALS: &[&str] = &["serial", "device/serial"];
+/// Where a disk's directory has its serial, after so many bytes: virtio has it at the disk, NVMe at the controller, and of SCSI the kernel
+/// shows the whole page 0x80, which begins with its number and length (SPC-5, 7.7.17).
+const SERIALS: &[(&str, usize)] = &[("serial", 0), ("device/serial", 0), ("device/vpd_pg80", 4)];
 
 /// The disks of this machine, as the kernel tells of them.
 #[derive(Clone, Debug)]
@@ -130,9 +131,9 @@ impl Disks {
 
 /// A disk's serial, without the spaces that fill it up; `None` if it has none or is going.
 fn serial_of(disk: &Path) -> Option<String> {
-    SERIALS.iter().find_map(|place| match fs::read(disk.join(place)) {
+    SERIALS.iter().find_map(|(place, head)| match fs::read(disk.join(place)) {
         Ok(bytes) => {
-            let text = String::from_utf8_lossy(&bytes);
+            let text = String::from_utf8_lossy(bytes.get(*head..).unwrap_or_default());
             let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
             (!text.is_empty()).then(|| text.to_owned())
         }

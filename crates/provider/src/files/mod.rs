@@ -15,8 +15,8 @@ use surgetank_model::Bytes;
 
 use crate::clock::Clock;
 use crate::{
-    Change, CreateVolume, Home, Provider, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
-    decide_growth,
+    Change, CreateVolume, DiskIdentity, Home, Provider, ProviderError, Tags, Transition, VolumeDescription, VolumeId,
+    VolumeState, decide_growth,
 };
 
 use catalog::Catalog;
@@ -59,8 +59,8 @@ pub trait Machine: Send + Sync {
     /// See [`ProviderError`].
     fn detach(&self, now_ms: u64, locked: &Locked<'_>, record: &mut Record) -> Result<(), ProviderError>;
 
-    /// Where an attached volume is found: its path, and its serial where the machine's disks have one.
-    fn place(&self, id: &VolumeId, image: PathBuf) -> (PathBuf, Option<String>);
+    /// Where an attached volume is found: its path, and the identity of the disk if it is one.
+    fn place(&self, id: &VolumeId, image: PathBuf) -> (PathBuf, Option<DiskIdentity>);
 }
 
 /// What a provider of files is made of.
@@ -226,7 +226,7 @@ impl<M: Machine> FileProvider<M> {
     fn describe_record(&self, record: &Record) -> VolumeDescription {
         let attached = record.state == VolumeState::Attached;
         let place = attached.then(|| self.machine.place(&record.id, self.store.image_path(&record.id)));
-        let (device, serial) = place.map_or((None, None), |(device, serial)| (Some(device), serial));
+        let (device, disk) = place.map_or((None, None), |(device, disk)| (Some(device), disk));
         VolumeDescription {
             id: record.id.clone(),
             state: record.state,
@@ -234,7 +234,7 @@ impl<M: Machine> FileProvider<M> {
             size: record.size(),
             tags: record.tags.clone(),
             device,
-            serial,
+            disk,
             members: Vec::new(),
         }
     }

@@ -20,7 +20,8 @@ use crate::service::wire::{
     ANSWER_BYTES_MAX, ChangeBody, CreateBody, ErrorBody, ErrorDetail, Kind, ListBody, TagBody, VolumeBody, is_id,
 };
 use crate::{
-    Change, CreateVolume, Home, Provider, ProviderConfig, ProviderError, Transition, VolumeDescription, VolumeId,
+    Change, CreateVolume, DiskIdentity, Home, Provider, ProviderConfig, ProviderError, Transition, VolumeDescription,
+    VolumeId,
 };
 
 /// The longest path, serial, tag or type of a volume, in bytes: `PATH_MAX` of Linux.
@@ -147,7 +148,10 @@ fn described(body: VolumeBody) -> Result<VolumeDescription, ProviderError> {
     let fit = is_id(&volume.id.0)
         && is_fit(&volume.volume_type)
         && volume.tags.iter().all(|(key, value)| is_fit(key) && is_fit(value))
-        && volume.serial.as_deref().is_none_or(is_fit)
+        && volume.disk.as_ref().is_none_or(|disk| match disk {
+            DiskIdentity::Serial(text) | DiskIdentity::Name(text) => is_fit(text),
+            DiskIdentity::Lun(_) => true,
+        })
         && volume.device.as_ref().is_none_or(|path| is_fit(&path.to_string_lossy()));
     if fit {
         return Ok(volume);

@@ -20,7 +20,7 @@ use crate::files::record::Record;
 use crate::files::store::{self, Locked};
 use crate::files::{FileProvider, Machine};
 use crate::table::{ProviderConfig, TypeLimits};
-use crate::{Provider, ProviderError, VolumeId, VolumeState};
+use crate::{DiskIdentity, Provider, ProviderError, VolumeId, VolumeState};
 
 pub use crate::files::Repair;
 pub use crate::files::catalog::{FileType as LocalType, IopsCredits, SIZE_GRAIN};
@@ -148,7 +148,7 @@ impl Machine for SimulatedMachine {
         Self::enter(now_ms, self.detach_latency_ms, VolumeState::Detaching, locked, record)
     }
 
-    fn place(&self, _: &VolumeId, image: PathBuf) -> (PathBuf, Option<String>) {
+    fn place(&self, _: &VolumeId, image: PathBuf) -> (PathBuf, Option<DiskIdentity>) {
         (image, None)
     }
 }

@@ -48,7 +48,7 @@ impl Record {
             size: Bytes::new(self.bytes),
             tags: self.tags.clone(),
             device: attached.then(|| device.into()),
-            serial: None,
+            disk: None,
             members: Vec::new(),
         }
     }

@@ -23,7 +23,7 @@ use crate::files::record::{ID_BYTES, Record};
 use crate::files::store::Locked;
 use crate::files::{FileProvider, Machine};
 use crate::table::{ProviderConfig, TypeLimits};
-use crate::{Provider, ProviderError, VolumeId, VolumeState};
+use crate::{DiskIdentity, Provider, ProviderError, VolumeId, VolumeState};
 
 pub use config::QemuConfig;
 use guest::{Guest, Image};
@@ -178,8 +178,8 @@ impl Machine for Plugged {
         Ok(())
     }
 
-    fn place(&self, id: &VolumeId, _: PathBuf) -> (PathBuf, Option<String>) {
+    fn place(&self, id: &VolumeId, _: PathBuf) -> (PathBuf, Option<DiskIdentity>) {
         // Where udev in the guest puts it; without udev its serial finds it.
-        (PathBuf::from(format!("/dev/disk/by-id/virtio-{}", id.0)), Some(id.0.clone()))
+        (PathBuf::from(format!("/dev/disk/by-id/virtio-{}", id.0)), Some(DiskIdentity::Serial(id.0.clone())))
     }
 }

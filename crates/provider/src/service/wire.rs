@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use surgetank_model::Bytes;
 
-use crate::{Change, CreateVolume, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState};
+use crate::{Change, CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState};
 
 /// The longest body of a request, in bytes: 50 tags of the longest make some 20 KiB.
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
@@ -76,22 +76,35 @@ pub struct VolumeBody {
     tags: Tags,
     device: Option<PathBuf>,
     serial: Option<String>,
+    /// Disks that have no serial of their own: clients that do not know this and the next field say that there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lun: Option<u32>,
 }
 
 impl From<VolumeDescription> for VolumeBody {
     fn from(volume: VolumeDescription) -> Self {
         // The volumes that a service rents out are no stripes.
-        let VolumeDescription { id, state, volume_type, size, tags, device, serial, members: _ } = volume;
+        let VolumeDescription { id, state, volume_type, size, tags, device, disk, members: _ } = volume;
         // JSON has no bytes: a path that is no text is told as well as it can be.
         let device = device.map(|path| PathBuf::from(path.to_string_lossy().into_owned()));
-        Self { id, state, volume_type, size_bytes: size.get(), tags, device, serial }
+        let (serial, name, lun) = match disk {
+            None => (None, None, None),
+            Some(DiskIdentity::Serial(serial)) => (Some(serial), None, None),
+            Some(DiskIdentity::Name(name)) => (None, Some(name), None),
+            Some(DiskIdentity::Lun(lun)) => (None, None, Some(lun)),
+        };
+        Self { id, state, volume_type, size_bytes: size.get(), tags, device, serial, name, lun }
     }
 }
 
 impl From<VolumeBody> for VolumeDescription {
     fn from(body: VolumeBody) -> Self {
-        let VolumeBody { id, state, volume_type, size_bytes, tags, device, serial } = body;
-        Self { id, state, volume_type, size: Bytes::new(size_bytes), tags, device, serial, members: Vec::new() }
+        let VolumeBody { id, state, volume_type, size_bytes, tags, device, serial, name, lun } = body;
+        // What tells most counts, should a service say several.
+        let disk = serial.map(DiskIdentity::Serial).or(name.map(DiskIdentity::Name)).or(lun.map(DiskIdentity::Lun));
+        Self { id, state, volume_type, size: Bytes::new(size_bytes), tags, device, disk, members: Vec::new() }
     }
 }
 
@@ -293,6 +306,25 @@ mod tests {
         assert_eq!((before.error.kind, &*before.error.message), (KindBefore::Transient, "slower"));
         let quota: ErrorBefore = serde_json::from_str(r#"{"error":{"kind":"quota","message":""}}"#).unwrap();
         assert_eq!(quota.error.kind, KindBefore::Quota);
+    }
+
+    #[test]
+    fn a_disks_identity_is_told_as_before_if_it_is_a_serial() {
+        let before =
+            r#"{"id":"v","state":"attached","volume_type":"fast","size_bytes":1,"tags":{},"device":null,"serial":"s"}"#;
+        let body: VolumeBody = serde_json::from_str(before).expect("it is one");
+        let volume = VolumeDescription::from(body);
+        assert_eq!(volume.disk, Some(DiskIdentity::Serial("s".to_owned())));
+        let told =
+            |volume: &VolumeDescription| serde_json::to_string(&VolumeBody::from(volume.clone())).expect("it is JSON");
+        assert_eq!(told(&volume), before);
+        for disk in [DiskIdentity::Name("surgetank-1".to_owned()), DiskIdentity::Lun(0)] {
+            let volume = VolumeDescription { disk: Some(disk), ..volume.clone() };
+            let told = told(&volume);
+            assert!(told.contains(r#""serial":null"#), "a client from before finds no serial: {told}");
+            let body: VolumeBody = serde_json::from_str(&told).expect("it is one");
+            assert_eq!(VolumeDescription::from(body), volume);
+        }
     }
 
     #[test]

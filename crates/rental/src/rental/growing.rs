@@ -106,8 +106,8 @@ mod tests {
     fn described(size: Bytes) -> Answer {
         let (id, state) = (VolumeId("a".to_owned()), VolumeState::Attached);
         let volume_type = "fast".to_owned();
-        let (tags, device, serial, members) = (Tags::new(), None, None, Vec::new());
-        Answer::Described(Ok(VolumeDescription { id, state, volume_type, size, tags, device, serial, members }))
+        let (tags, device, disk, members) = (Tags::new(), None, None, Vec::new());
+        Answer::Described(Ok(VolumeDescription { id, state, volume_type, size, tags, device, disk, members }))
     }
 
     /// Answers the next ask, which it returns, with `answer` of it.

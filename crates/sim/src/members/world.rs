@@ -432,8 +432,8 @@ impl<'a> World<'a> {
         let is_kept =
             |volume: &RentalRecord| record.as_ref().is_some_and(|record| record.volume(volume.slot).is_some());
         let before = self.durable.iter().flat_map(|record| &record.volumes);
-        let forgotten = before.filter(|volume| !is_kept(volume)).filter_map(|volume| volume.volume.as_ref());
-        forgotten.map(|id| self.cloud.check_gone(id)).collect::<Step>()?;
+        let mut forgotten = before.filter(|volume| !is_kept(volume)).filter_map(|volume| volume.volume.as_ref());
+        forgotten.try_for_each(|id| self.cloud.check_gone(id))?;
         self.durable = record;
         Ok(())
     }

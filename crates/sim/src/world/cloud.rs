@@ -206,7 +206,7 @@ impl Cloud {
             size: volume.size,
             tags: volume.tags.clone(),
             device: Some(PathBuf::from(&id.0)),
-            serial: None,
+            disk: None,
             members: Vec::new(),
         }
     }

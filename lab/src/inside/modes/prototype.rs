@@ -13,7 +13,8 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::{Config, Controller, Learned, Phase, Preset, Refusal, Step, StepOutcome};
 use surgetank_provider::{
-    CreateVolume, HostConfig, HostProvider, Provider, ProviderError, VolumeDescription, VolumeId, VolumeState,
+    CreateVolume, DiskIdentity, HostConfig, HostProvider, Provider, ProviderError, VolumeDescription, VolumeId,
+    VolumeState,
 };
 
 use super::super::bcache;
@@ -204,7 +205,10 @@ impl Engine {
             }
             Step::Adopt => {
                 let volume = self.volume.as_ref().context("no volume is rented")?;
-                let serial = volume.serial.as_ref().unwrap_or(&volume.id.0).clone();
+                let serial = match &volume.disk {
+                    Some(DiskIdentity::Serial(serial)) => serial.clone(),
+                    _ => volume.id.0.clone(),
+                };
                 let found = || Ok(plugged().into_iter().find(|(name, _)| *name == serial).map(|(_, node)| node));
                 let node = wait_for("the disk of the volume", TIMEOUT, found)?;
                 self.use_of = Use { backing_written: moved_bytes(&self.slow)?.1, ..Use::default() };
