@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_provider::{
-    Change, CreateVolume, Fault, FaultRates, Faulty, Home, LocalConfig, LocalProvider, Provider, ProviderError,
+    Change, CreateVolume, Fault, FaultRates, Faulty, Home, Lag, LocalConfig, LocalProvider, Provider, ProviderError,
     SystemClock, Tags, Transition, VolumeDescription, VolumeId, tag,
 };
 
@@ -61,14 +61,15 @@ fn rates(mode: Mode, seed: u64) -> FaultRates {
         throttled: 0.03,
         throttled_for: Some(Span(Duration::from_millis(60))),
         fails: 0.05,
-        unknown: 0.02,
-        unknown_for: Span(Duration::from_millis(60)),
         ..calm.clone()
     };
     match mode {
         Mode::Settle => calm,
         Mode::Strict | Mode::Bill => usual,
-        Mode::Wild => FaultRates { twice: 0.06, stale: 0.3, ..usual },
+        Mode::Wild => {
+            let unknown_for = Span(Duration::from_millis(60));
+            FaultRates { twice: 0.06, stale: 0.3, unknown: 0.03, unknown_for, ..usual }
+        }
     }
 }
 
@@ -145,6 +146,10 @@ fn token(tags: &Tags) -> String {
 impl Provider for Witness {
     fn home(&self) -> Home {
         self.inner.home()
+    }
+
+    fn lag(&self) -> Lag {
+        self.inner.lag()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
