@@ -66,10 +66,7 @@ fn rates(mode: Mode, seed: u64) -> FaultRates {
     match mode {
         Mode::Settle => calm,
         Mode::Strict | Mode::Bill => usual,
-        Mode::Wild => {
-            let unknown_for = Span(Duration::from_millis(60));
-            FaultRates { twice: 0.06, stale: 0.3, unknown: 0.03, unknown_for, ..usual }
-        }
+        Mode::Wild => FaultRates { twice: 0.06, stale: 0.3, ..usual },
     }
 }
 
