@@ -227,7 +227,9 @@ impl Starting<'_> {
     fn look_up(&self, rental: Option<&RentalRecord>, owner: &OwnerRecord) -> Result<Lookup, String> {
         let id = owner.volume.as_ref().or_else(|| rental.and_then(|rental| rental.volume.as_ref()));
         let Some(id) = id else { return Ok(Lookup::Unnamed) };
-        let found = self.common.providers.of(self.config).map_or(Lookup::Missing, |own| self.ask_for(id, &own));
+        // Of one on which nothing counts nothing depends, and it is not known because it was deleted, as a rule.
+        let waits = owner.owner != Owner::Backing;
+        let found = self.common.providers.of(self.config).map_or(Lookup::Missing, |own| self.ask_for(id, &own, waits));
         if found == Lookup::Missing
             && let Some((name, _)) =
                 self.common.providers.with_timeout(ANSWER_TIMEOUT).iter().find(|(_, other)| other.describe(id).is_ok())
@@ -241,11 +243,16 @@ impl Starting<'_> {
         Ok(found)
     }
 
-    fn ask_for(&self, id: &VolumeId, provider: &Arc<dyn Provider>) -> Lookup {
+    /// `waits`: until it is certain that a volume is missing.
+    fn ask_for(&self, id: &VolumeId, provider: &Arc<dyn Provider>, waits: bool) -> Lookup {
         let provider = TimedProvider::new(provider.clone(), ANSWER_TIMEOUT);
         let until = self.common.clock.now() + LOOKUP_TIMEOUT;
         loop {
-            match absence::look(&provider, id, self.common.clock) {
+            let looked = match waits {
+                true => absence::look(&provider, id, self.common.clock),
+                false => absence::look_once(&provider, id),
+            };
+            match looked {
                 Ok(Some(description)) => return Lookup::Found(description),
                 Ok(None) => return Lookup::Missing,
                 Err(error) if self.common.clock.now() >= until => return Lookup::Unknown(error.to_string()),

@@ -20,6 +20,19 @@ impl Lag {
 
     /// What is assumed of clouds, which promise no time.
     pub const CLOUD: Self = Self { created: Duration::from_secs(60), known: Duration::from_secs(30) };
+
+    /// Of a volume of which nothing is known, not even when it was made.
+    #[must_use]
+    pub fn longest(self) -> Duration {
+        self.created.max(self.known)
+    }
+
+    /// How often one has to look at least, whatever is waited for; `None`: nothing has to be waited for.
+    #[must_use]
+    pub fn look_every(self) -> Option<Duration> {
+        let shortest = if self.known.is_zero() { self.created } else { self.known };
+        Some(shortest / 4).filter(|_| !shortest.is_zero())
+    }
 }
 
 /// Since when a volume is said not to be there, with nothing else said in between.

@@ -142,6 +142,11 @@ impl Rental {
         self.outage.later(self.now, why, self.config.longest_pause);
     }
 
+    /// A volume that is not known is looked at often enough to be believed gone.
+    fn look_often(&mut self) {
+        self.outage.next = self.outage.next.min(self.now + self.longest_poll());
+    }
+
     /// Later, and when the provider wants to be asked again.
     fn look_when_it_may(&mut self, refusal: &Refusal) {
         self.look_later(Some(refusal_text(refusal)));
@@ -219,6 +224,7 @@ impl Rental {
             Err(Pause::Wait | Pause::WaitBriefly | Pause::EngineWorks) => {
                 let why = "the provider is bringing it back".to_owned();
                 self.outage.later(self.now, Some(why), WAITING.0.min(self.config.longest_pause));
+                self.look_often();
             }
             Err(Pause::Refused(refusal)) => self.look_when_it_may(&refusal),
         }
@@ -269,7 +275,7 @@ impl Rental {
                 // It is not known, which is not believed yet.
                 Err(_) => {
                     self.look_later(None);
-                    self.outage.next = self.outage.next.min(self.now + self.longest_poll());
+                    self.look_often();
                 }
                 Ok(Some(_)) => self.gone("the provider says that it is not attached"),
             }
@@ -521,6 +527,16 @@ mod tests {
         assert_eq!(fails(absent()).next_ask().map(|(_, ask)| ask), Some(Ask::Engine(Command::Gone)));
         let mut rental = fails_over(surgetank_model::Lag::CLOUD, absent());
         assert!(rental.next_ask().is_none() && rental.next_look().is_some(), "it is looked at again");
+    }
+
+    #[test]
+    fn a_volume_that_has_gone_is_looked_for_often_enough_to_be_believed_gone() {
+        let second = Duration::from_secs(1);
+        let lag = surgetank_model::Lag { created: second, known: second };
+        let mut rental = fails_over(lag, Ok(described(VolumeState::Available, Tags::new())));
+        assert_eq!(answers(&mut rental, Answer::Began(Ok(()))), Ask::Engine(Command::Gone));
+        answers(&mut rental, Answer::Described(Err(ProviderError::NotFound(VolumeId("a".to_owned())))));
+        assert_eq!(rental.next_look(), Some(Instant::ZERO + second / 4));
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Sighting {
             return true;
         }
         // One that was not seen yet may have been made only now, by this process or the one before.
-        let lag = if self.seen { lag.known } else { lag.created.max(lag.known) };
+        let lag = if self.seen { lag.known } else { lag.longest() };
         self.absence.is_believed(now, lag) || self.deleted || planted(Bug::AbsenceBelieved)
     }
 

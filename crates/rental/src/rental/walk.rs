@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use surgetank_cache::{EngineStage, Epoch, Owner};
-use surgetank_model::Lag;
 use surgetank_model::volume::{ProviderError, Transition, VolumeDescription, VolumeId};
 use surgetank_policy::Refusal;
 
@@ -105,8 +104,7 @@ impl Rental {
     /// The longest pause between two looks at a change, or at a volume that is not known: one that lags is looked at often enough to
     /// be believed.
     pub(super) fn longest_poll(&self) -> Duration {
-        let Lag { known, .. } = self.config.lag;
-        if known.is_zero() { POLL.1 } else { POLL.1.min(known / 4) }
+        self.config.lag.look_every().map_or(POLL.1, |most| POLL.1.min(most))
     }
 
     /// What is known of a volume; `None`: it is certain that there is none. As long as it is not, it is waited for, and so it is when
