@@ -20,7 +20,7 @@ use crate::control::{Bound, Request, Server};
 use crate::device::{Asker, Common, Device, Until};
 use crate::ground::Tables;
 use crate::history::HistoryReport;
-use crate::losses;
+use crate::losses::{self, Named};
 use crate::opening::{Decorator, Looking};
 use crate::places;
 use crate::providers::Providers;
@@ -549,9 +549,13 @@ impl Inner {
 
     /// A device was refused because its newest data is missing, and the user discards that.
     fn start_without_lost_data(&self, name: &str) -> Result<Value, String> {
+        let (directory, providers) = (self.config.state_directory.join(name), &self.common.providers);
+        let named = Named::look(&directory, providers, self.common.clock)?;
         let mut devices = guard(&self.devices);
-        let directory = self.config.state_directory.join(name);
-        losses::discard_data(&directory, name, &self.common.providers, &self.common.looking())?;
+        if !matches!(devices.get(name), Some(Slot::Refused(_))) {
+            return Err(format!("device {name} is served meanwhile: ask again"));
+        }
+        losses::discard_data(&directory, name, providers, &self.common.looking(), &named)?;
         let device = Device::start(name, &self.config, &self.common)?;
         guard(&self.sweeper).devices.insert(name.to_owned(), device.shared().clone());
         devices.insert(name.to_owned(), Slot::Running(device));
@@ -570,7 +574,9 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
     refuse_own_ground(config).map_err(|error| error.to_string())?;
     let _lock = state_directory::lock(&config.state_directory)?;
     let looking = Looking { disks: &Disks::default(), clock: Clock::start(), decorator: None };
-    losses::discard_data(&config.state_directory.join(device), device, &Providers::open(config, None)?, &looking)
+    let (directory, providers) = (config.state_directory.join(device), Providers::open(config, None)?);
+    let named = Named::look(&directory, &providers, looking.clock)?;
+    losses::discard_data(&directory, device, &providers, &looking, &named)
 }
 
 /// Refuses directories of ours on a device that outlived its last daemon, before anything in them is looked at.

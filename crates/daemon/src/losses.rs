@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_cache::Owner;
-use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeState, tag};
+use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeId, VolumeState, tag};
 use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::{Obstacle, OwnerRecord, RentalRecord, RentalStage};
 
@@ -210,23 +210,86 @@ pub fn refuse_unrecorded(
     })
 }
 
+/// What a provider says of a volume.
+type Seen = Result<Option<VolumeDescription>, ProviderError>;
+
+/// What each provider says of the volume on which a device's newest data is.
+///
+/// It may take long to be certain that there is none ([`Provider::lag`]): whoever holds a lock looks before that.
+pub struct Named {
+    volume: Option<VolumeId>,
+    said: Vec<(Arc<dyn Provider>, Seen)>,
+}
+
+impl Named {
+    /// Looks for the volume that the owner record in this directory names.
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    pub fn look(directory: &Path, providers: &Providers, clock: Clock) -> Result<Self, String> {
+        let store = OwnerStore::open(directory).map_err(|error| error.to_string())?;
+        let volume = in_use(store.record()).cloned();
+        let look = |id| providers.iter().map(move |(_, own)| (own.clone(), absence::look(&**own, id, clock)));
+        let said = volume.iter().flat_map(look).collect();
+        Ok(Self { volume, said })
+    }
+
+    /// Where it is there.
+    fn found(&self) -> impl Iterator<Item = (&Arc<dyn Provider>, &VolumeDescription)> {
+        self.said.iter().filter_map(|(provider, said)| Some((provider, said.as_ref().ok()?.as_ref()?)))
+    }
+
+    /// Data on a volume that is there is not lost.
+    fn must_be_missing(&self, device: &str) -> Result<(), String> {
+        let Some(VolumeId(volume)) = &self.volume else { return Ok(()) };
+        let mut there = None;
+        if self.said.is_empty() {
+            there = Some("may be there (the configuration has no provider to ask)".to_owned());
+        }
+        for (_, said) in &self.said {
+            match said {
+                Ok(None) => {}
+                Ok(Some(_)) => there = Some("is there".to_owned()),
+                Err(error) => there = there.or_else(|| Some(format!("may be there ({error})"))),
+            }
+        }
+        let Some(there) = there else { return Ok(()) };
+        Err(format!(
+            "the caching volume {volume} with the newest data of device {device} {there}, and nothing is discarded before \
+             reading it back has failed: start the daemon and drain the device"
+        ))
+    }
+}
+
+/// The volume on which the newest data is.
+fn in_use(record: &OwnerRecord) -> Option<&VolumeId> {
+    record.volume.as_ref().filter(|_| record.owner != Owner::Backing)
+}
+
 /// Says in a device's records that its newest data is on the backing volume after all.
 ///
 /// # Errors
 /// One sentence: nothing is lost, or what seems lost is there, or the records cannot be written.
-pub fn discard_data(directory: &Path, device: &str, providers: &Providers, looking: &Looking) -> Result<(), String> {
+pub fn discard_data(
+    directory: &Path,
+    device: &str,
+    providers: &Providers,
+    looking: &Looking,
+    named: &Named,
+) -> Result<(), String> {
     let io = |error: std::io::Error| error.to_string();
     let mut store = OwnerStore::open(directory).map_err(io)?;
     let mut journal = Journal::open(directory).map_err(io)?;
+    if in_use(store.record()) != named.volume.as_ref() {
+        return Err(format!("the records of device {device} have changed meanwhile: ask again"));
+    }
     match &store.record().owner {
         Owner::Backing => return discard_unrecorded(device, providers, looking, &store, &mut journal),
-        Owner::Cache { .. } if !journal.state().recovery_failed => {
-            must_be_missing(device, store.record(), providers, looking.clock)?
-        }
+        Owner::Cache { .. } if !journal.state().recovery_failed => named.must_be_missing(device)?,
         Owner::Cache { .. } | Owner::Lost { .. } => {}
     }
-    for (provider, volume) in named(store.record(), providers, looking.clock) {
-        looking.must_be_free(&*provider, &volume)?;
+    for (provider, volume) in named.found() {
+        looking.must_be_free(&**provider, volume)?;
     }
     crash_point("discard-data", "before");
     let ended = store.record().clone().ended();
@@ -241,36 +304,6 @@ pub fn discard_data(directory: &Path, device: &str, providers: &Providers, looki
             }
         })
         .map_err(io)
-}
-
-/// The volume that the owner record names, at every provider that knows it.
-fn named(record: &OwnerRecord, providers: &Providers, clock: Clock) -> Vec<Listed> {
-    let Some(id) = &record.volume else { return Vec::new() };
-    let seen = providers.iter().map(|(_, provider)| (provider.clone(), absence::look(&**provider, id, clock)));
-    seen.filter_map(|(provider, seen)| Some((provider, seen.ok()??))).collect()
-}
-
-/// Data on a volume that is there is not lost.
-fn must_be_missing(device: &str, record: &OwnerRecord, providers: &Providers, clock: Clock) -> Result<(), String> {
-    let Some(volume) = &record.volume else { return Ok(()) };
-    let look = |(_, provider): (_, &Arc<dyn Provider>)| absence::look(&**provider, volume, clock);
-    let (mut asked, mut there) = (providers.iter().map(look).peekable(), None);
-    if asked.peek().is_none() {
-        there = Some("may be there (the configuration has no provider to ask)".to_owned());
-    }
-    for answer in asked {
-        match answer {
-            Ok(None) => {}
-            Ok(Some(_)) => there = Some("is there".to_owned()),
-            Err(error) => there = there.or_else(|| Some(format!("may be there ({error})"))),
-        }
-    }
-    let Some(there) = there else { return Ok(()) };
-    Err(format!(
-        "the caching volume {} with the newest data of device {device} {there}, and nothing is discarded before reading \
-         it back has failed: start the daemon and drain the device",
-        volume.0
-    ))
 }
 
 /// The data on volumes that the records do not know is discarded: they no longer count as dirty.
