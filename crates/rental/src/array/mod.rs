@@ -57,7 +57,8 @@ pub struct Config {
     pub replaced_at_once: u32,
     /// How long a volume may take to be created, and to be attached.
     pub timeouts: (Duration, Duration),
-    /// How long a member that cannot be attached is waited for when the array is opened.
+    /// How long a member that cannot be attached is waited for when the array is opened, or as long as the provider may not know
+    /// its volume, if that is longer.
     pub open_patience: Duration,
     /// When a replacement that was refused is tried again.
     pub backoff: Backoff,
@@ -67,6 +68,13 @@ pub struct Config {
     pub lag: Lag,
     /// Seed of the back-off's jitter.
     pub seed: u64,
+}
+
+impl Config {
+    /// How long a member is waited for when the array is opened: as long as the provider may not know its volume, at least.
+    fn patience(&self) -> Duration {
+        self.open_patience.max(self.lag.longest())
+    }
 }
 
 /// What has ended.
@@ -302,7 +310,7 @@ impl Array {
         let held =
             self.writes.facts.iter().flat_map(|facts| &facts.held).map(|held| self.at_unix_ms(held.until_unix_ms));
         let opening = match self.goal {
-            Goal::Opening(since) => Some(since + self.config.open_patience).filter(|at| *at > self.now),
+            Goal::Opening(since) => Some(since + self.config.patience()).filter(|at| *at > self.now),
             _ => None,
         };
         let attempts = self.attempts.values().map(|attempts| attempts.next).filter(|next| *next > self.now);

@@ -39,7 +39,7 @@ impl Array {
     }
 
     pub(super) fn go_on_opening(&mut self, since: Instant) -> bool {
-        let late = since + self.config.open_patience <= self.now;
+        let late = since + self.config.patience() <= self.now;
         let under_way: Vec<(Slot, Doing)> = self
             .places
             .iter()
