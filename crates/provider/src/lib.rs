@@ -69,7 +69,8 @@ pub trait Provider: Send + Sync {
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError>;
 
     /// Asks for a change of a volume's state. [`Transition::decide`] says what it does in which state, and that to delete a
-    /// volume that is gone is `Identity`.
+    /// volume that is gone is `Identity`. A deletion may answer that of a volume that is there as well, as long as [`Provider::lag`]
+    /// allows: only `Changed` says that it is accepted.
     ///
     /// # Errors
     /// See [`ProviderError`].

@@ -2,7 +2,7 @@
 
 use surgetank_cache::{CacheMode, EngineStage, Epoch};
 use surgetank_model::Bytes;
-use surgetank_model::volume::{CreateVolume, ProviderError, Transition, VolumeDescription, VolumeId};
+use surgetank_model::volume::{Change, CreateVolume, ProviderError, Transition, VolumeDescription, VolumeId};
 
 use crate::owner::OwnerRecord;
 use crate::record::{RentalRecord, Slot};
@@ -214,7 +214,7 @@ pub enum Answer {
     /// To `Create` and `Describe`.
     Described(Result<VolumeDescription, ProviderError>),
     /// To `ChangeState`, `Grow` and `SetTag`.
-    Changed(Result<(), ProviderError>),
+    Changed(Result<Change, ProviderError>),
     /// To `List`.
     Listed(Result<Vec<VolumeDescription>, ProviderError>),
     /// To `Serials`.

@@ -78,5 +78,7 @@ surgetank_model::plant_bugs! {
         ThrottledIsDone,
         /// A volume is gone as soon as the provider says once that it does not know it.
         AbsenceBelieved,
+        /// A deletion that finds no volume is taken for one that was accepted.
+        IdentityIsDeleted,
     }
 }

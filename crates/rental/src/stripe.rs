@@ -159,7 +159,7 @@ pub fn described(
     together(id.clone(), there)
 }
 
-/// What became of a change of state that all members were asked for.
+/// What became of a change of state that all members were asked for. A deletion is `Changed` only if it was accepted of all of them.
 ///
 /// # Errors
 /// Why it was not carried out: what has become of each member is described then. Whoever detaches or deletes what is left of a
@@ -174,9 +174,11 @@ pub fn changed(
         Transition::Detach => of_those_there(id, answers),
         Transition::Delete => {
             // Those that are attached yet tell so when the stripe is described, and then that is deleted again.
-            let begun = answers.contains(&Ok(Change::Changed));
+            let (begun, all) = (Ok(Change::Changed), answers.iter().all(|answer| *answer == Ok(Change::Changed)));
+            let begun = answers.contains(&begun);
             let later = |answer: &Result<_, _>| begun && matches!(answer, Err(ProviderError::Conflict { .. }));
-            of_those_there(id, answers.into_iter().filter(|answer| !later(answer)).collect())
+            let change = of_those_there(id, answers.into_iter().filter(|answer| !later(answer)).collect())?;
+            Ok(if all { change } else { Change::Identity })
         }
     }
 }
@@ -386,7 +388,8 @@ mod tests {
             changed(&id, transition, answers)
         };
         assert!(decide(Transition::Attach, [Available, Failed]).is_err());
-        assert_eq!(decide(Transition::Delete, [Attached, Failed]), Ok(Change::Changed));
+        assert_eq!(decide(Transition::Delete, [Attached, Failed]), Ok(Change::Identity), "not of all of it");
+        assert_eq!(decide(Transition::Delete, [Deleting, Available]), Ok(Change::Identity), "not of all of it");
         assert_eq!(decide(Transition::Detach, [Attached, Failed]), Ok(Change::Changed));
         assert_eq!(decide(Transition::Delete, [Available, Failed]), Ok(Change::Changed));
     }

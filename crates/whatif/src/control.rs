@@ -3,7 +3,7 @@
 use surgetank_cache::{EngineStage, Event, Owner};
 use surgetank_model::random::Random;
 use surgetank_model::volume::{
-    CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
+    Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
 };
 use surgetank_model::{Instant, Observation};
 use surgetank_planner::scenario::Latencies;
@@ -270,19 +270,19 @@ impl Cloud {
                     Transition::Detach => Some(VolumeDescription { state: VolumeState::Available, ..volume }),
                     Transition::Delete => None,
                 });
-                Answer::Changed(Ok(()))
+                Answer::Changed(Ok(Change::Changed))
             }
             Call::Grow(_, size) => {
                 if let Some(volume) = &mut self.volume {
                     volume.size = volume.size.max(*size);
                 }
-                Answer::Changed(Ok(()))
+                Answer::Changed(Ok(Change::Changed))
             }
             Call::SetTag { key, value, .. } => {
                 if let Some(volume) = &mut self.volume {
                     volume.tags.insert(key.clone(), value.clone());
                 }
-                Answer::Changed(Ok(()))
+                Answer::Changed(Ok(Change::Changed))
             }
             Call::Describe(id) => {
                 Answer::Described(self.volume.clone().ok_or_else(|| ProviderError::NotFound(id.clone())))

@@ -17,12 +17,10 @@ pub(crate) fn make(provider: &dyn Provider, call: &Call) -> Answer {
                 Transition::Detach => "detach",
                 Transition::Delete => "delete",
             };
-            Answer::Changed(amid(step, || provider.change_state(id, *transition).map(drop)))
+            Answer::Changed(amid(step, || provider.change_state(id, *transition)))
         }
-        Call::Grow(id, size) => Answer::Changed(amid("grow", || provider.grow(id, *size).map(drop))),
-        Call::SetTag { id, key, value } => {
-            Answer::Changed(amid("tag", || provider.set_tag(id, key, Some(value)).map(drop)))
-        }
+        Call::Grow(id, size) => Answer::Changed(amid("grow", || provider.grow(id, *size))),
+        Call::SetTag { id, key, value } => Answer::Changed(amid("tag", || provider.set_tag(id, key, Some(value)))),
         Call::Describe(id) => Answer::Described(provider.describe(id)),
         Call::List { key, value } => Answer::Listed(provider.list(key, value)),
     }

@@ -218,9 +218,9 @@ mod tests {
                         (Transition::Delete, Ok(Change::Changed)) => _ = self.volumes.remove(&id),
                         _ => {}
                     }
-                    of_rental::Answer::Changed(changed.map(drop))
+                    of_rental::Answer::Changed(changed)
                 }
-                Call::SetTag { .. } => of_rental::Answer::Changed(Ok(())),
+                Call::SetTag { .. } => of_rental::Answer::Changed(Ok(Change::Changed)),
                 Call::List { .. } => of_rental::Answer::Listed(Ok(Vec::new())),
                 Call::Grow(..) => panic!("a member grows"),
             }

@@ -63,7 +63,7 @@ impl Rental {
         }
         let (key, value) = (tag::DIRTY_EPOCH.to_owned(), token);
         match self.ask(Ask::Provider(Call::SetTag { id, key, value }))? {
-            Answer::Changed(Ok(())) => {}
+            Answer::Changed(Ok(_)) => {}
             Answer::Changed(Err(error)) => return Err(refused(error)),
             answer => return Err(mixed_up(&answer)),
         }

@@ -51,7 +51,7 @@ impl Rental {
 
     fn call_grow(&mut self, id: VolumeId, size: Bytes) -> Walked {
         match self.ask(Ask::Provider(Call::Grow(id, size)))? {
-            Answer::Changed(Ok(())) => Ok(()),
+            Answer::Changed(Ok(_)) => Ok(()),
             Answer::Changed(Err(error)) => {
                 if !matches!(error, ProviderError::Transient(_)) && !self.may_grow {
                     self.note(|record| record.growing_to = None)?;
@@ -86,7 +86,7 @@ mod tests {
     use std::time::Duration;
 
     use surgetank_model::Instant;
-    use surgetank_model::volume::{Tags, VolumeDescription, VolumeState};
+    use surgetank_model::volume::{Change, Tags, VolumeDescription, VolumeState};
     use surgetank_policy::{Step, StepId};
 
     use super::*;
@@ -142,7 +142,7 @@ mod tests {
         let mut rental = adopted();
         grows(&mut rental);
         let call = Ask::Provider(Call::Grow(VolumeId("a".to_owned()), NEW));
-        assert_eq!(answers(&mut rental, |_| Answer::Changed(Ok(()))), call);
+        assert_eq!(answers(&mut rental, |_| Answer::Changed(Ok(Change::Changed))), call);
         for size in [OLD, NEW] {
             let now = rental.next_deadline().expect("it looks again");
             rental.tick(now);
@@ -194,7 +194,7 @@ mod tests {
         for rejected in [true, false] {
             let mut rental = adopted();
             grows(&mut rental);
-            answers(&mut rental, |_| Answer::Changed(Ok(())));
+            answers(&mut rental, |_| Answer::Changed(Ok(Change::Changed)));
             let now = rental.next_deadline().expect("it looks again");
             rental.tick(now);
             answers(&mut rental, |_| described(NEW));

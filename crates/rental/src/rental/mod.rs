@@ -21,7 +21,7 @@ use surgetank_model::volume::{Tags, VolumeId};
 use surgetank_model::{Bytes, Instant, Lag};
 use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
-use self::{outage::Outage, renting::refused, sighting::Sighting};
+use self::{outage::Outage, renting::refused, sighting::Names, sighting::Sighting};
 use crate::ask::{Answer, Ask, AskId, Call, Command, Opened, VolumeAsk};
 use crate::record::{RentalRecord, Slot};
 
@@ -192,8 +192,8 @@ pub struct Rental {
     /// Bytes lost with the caching volume, while that stands.
     lost_bytes: Option<u64>,
     outage: Outage,
-    /// The volume that a creation has made, whose name may not be on record.
-    made: Option<VolumeId>,
+    /// What else is known of the token's volumes.
+    names: Names,
     /// What the provider has said of whether the volume is there.
     sighting: Option<Sighting>,
     /// Why the volume is not deleted, while that cannot be proved to be harmless.
@@ -236,7 +236,7 @@ impl Rental {
             growth_begun: false,
             lost_bytes: None,
             outage: Outage::default(),
-            made: None,
+            names: Names::default(),
             sighting: None,
             kept: None,
             held: None,
@@ -409,7 +409,7 @@ impl Rental {
         if let Some((_, record)) = self.writing.take_if(|(writing, _)| *writing == id)
             && answer == Answer::Persisted(Ok(()))
         {
-            self.record = record;
+            self.recorded(record);
         }
         let mut wanted = false;
         for walk in [&mut self.task_walk, &mut self.outage_walk] {

@@ -106,7 +106,7 @@ impl Rental {
         let tags: Tags = self.tags.clone().into_iter().chain(own).collect();
         match self.ask(Ask::Provider(Call::Create(CreateVolume { token, volume_type, size, tags })))? {
             Answer::Described(Ok(description)) => {
-                self.made = Some(description.id.clone());
+                self.names.made = Some(description.id.clone());
                 self.note(|record| record.volume = Some(description.id.clone()))?;
                 Err(Pause::WaitBriefly)
             }

@@ -1,16 +1,15 @@
 //! From the release of a volume to its deletion, with the proof that nothing on it counts.
 
 use surgetank_cache::EngineStage;
-use surgetank_model::volume::{Transition, VolumeDescription, VolumeState, tag};
+use surgetank_model::volume::{Change, Transition, VolumeDescription, VolumeState, tag};
 use surgetank_policy::{Refusal, StepOutcome};
 
-use super::sighting::Sighting;
+use super::sighting::{Names, Sighting};
 use super::{Kept, Notice, Pause, Release, Rental, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, Call, Command};
 use crate::owner::parse_epoch;
 use crate::planted::{Bug, planted};
 use crate::record::{RentalRecord, RentalStage};
-use crate::stripe;
 
 impl Rental {
     /// The user discards whatever is on the volume that is kept for want of a proof: the record to make durable before
@@ -257,11 +256,8 @@ impl Rental {
                 {
                     return self.forget();
                 }
-                deleted?;
-                // Of a stripe only those members were asked for that nobody has attached.
-                let is_asked_for =
-                    |member: &VolumeDescription| Transition::Delete.decide(&member.id, Some(member.state)).is_ok();
-                if description.members.iter().all(is_asked_for) {
+                // `Identity` says no more than that the provider does not know it at the moment.
+                if deleted? == Change::Changed || planted(Bug::IdentityIsDeleted) {
                     Sighting::of(&mut self.sighting, &description.id).is_deleted();
                 }
                 Err(Pause::WaitBriefly)
@@ -274,7 +270,7 @@ impl Rental {
     fn find_by_token(&mut self) -> Walked<bool> {
         let token = self.record.as_ref().map(|record| record.token.clone()).filter(|token| !token.is_empty());
         let Some(token) = token else { return Ok(false) };
-        if let Some(made) = self.made.clone().filter(|_| self.volume().is_none()) {
+        if let Some(made) = self.names.made.clone().filter(|_| self.volume().is_none()) {
             self.note(|record| record.volume = Some(made))?;
             return Ok(true);
         }
@@ -287,9 +283,8 @@ impl Rental {
         // What is found here is going to be deleted: that it bears the token is not left to the provider's filter.
         let is_ours = |volume: &VolumeDescription| volume.tags.get(tag::TOKEN) == Some(&token);
         // Listings lag behind, and may show what is gone already.
-        let before = self.volume();
-        let is_other = |volume: &VolumeDescription| before.as_ref().is_none_or(|id| !stripe::is_part(&volume.id, id));
-        let is_left = |volume: &VolumeDescription| is_other(volume) && volume.state != VolumeState::Deleting;
+        let may_be_there = |volume: &VolumeDescription| self.names.may_be_there(&volume.id);
+        let is_left = |volume: &VolumeDescription| may_be_there(volume) && volume.state != VolumeState::Deleting;
         let found = listed.into_iter().find(|volume| is_ours(volume) && is_left(volume));
         let Some(found) = found else { return Ok(false) };
         self.note(|record| record.volume = Some(found.id))?;
@@ -298,13 +293,23 @@ impl Rental {
 
     /// The volume is gone. A create that was repeated on the way may have left another of the same token.
     fn gone_or_twin(&mut self) -> Walked<StepOutcome> {
+        if let Some(id) = self.volume() {
+            self.names.is_gone(&id);
+        }
         if self.find_by_token()? { Err(Pause::Wait) } else { self.forget() }
+    }
+
+    /// A record is durable. Without one there are no volumes of which anything is known.
+    pub(super) fn recorded(&mut self, record: Option<RentalRecord>) {
+        if record.is_none() {
+            (self.names, self.sighting) = (Names::default(), None);
+        }
+        self.record = record;
     }
 
     fn forget(&mut self) -> Walked<StepOutcome> {
         self.kept = None;
         self.held = None;
-        (self.made, self.sighting) = (None, None);
         if self.record.is_some() {
             self.persist(None)?;
         }

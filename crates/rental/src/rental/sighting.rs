@@ -1,10 +1,33 @@
 //! Whether a volume is there: the provider may not know one for a while that is.
 
+use std::collections::BTreeSet;
+
 use surgetank_model::volume::{VolumeDescription, VolumeId};
 use surgetank_model::{Absence, Instant, Lag};
 
 use crate::planted::{Bug, planted};
 use crate::stripe;
+
+/// What is known of the volumes of a rental's token beside what is on record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Names {
+    /// The volume that a creation has made, whose name may not be on record.
+    pub(super) made: Option<VolumeId>,
+    /// Members of volumes that are known to be gone, or on their way, whatever a listing shows.
+    gone: BTreeSet<VolumeId>,
+}
+
+impl Names {
+    /// A volume is gone.
+    pub(super) fn is_gone(&mut self, volume: &VolumeId) {
+        self.gone.extend(stripe::members(volume));
+    }
+
+    /// Whether something of a volume may be there.
+    pub(super) fn may_be_there(&self, volume: &VolumeId) -> bool {
+        stripe::members(volume).iter().any(|member| !self.gone.contains(member))
+    }
+}
 
 /// What the provider has said of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +75,7 @@ mod tests {
     use std::time::Duration;
 
     use surgetank_model::Bytes;
-    use surgetank_model::volume::{ProviderError, Tags, Transition, VolumeState};
+    use surgetank_model::volume::{Change, ProviderError, Tags, Transition, VolumeState, tag};
     use surgetank_policy::{Step, StepId, StepOutcome};
 
     use super::*;
@@ -68,6 +91,12 @@ mod tests {
         now: Instant,
         /// What it says of the volume; `None`: it does not know it.
         says: Option<VolumeState>,
+        /// What it answers to changes.
+        changes: Change,
+        /// What it lists.
+        lists: Vec<VolumeDescription>,
+        /// Whether the state directory can be written.
+        persists: bool,
         calls: Vec<Call>,
     }
 
@@ -75,7 +104,8 @@ mod tests {
         fn of(stage: RentalStage) -> Self {
             let mut rental = rented(stage, true);
             rental.config.lag = Lag::CLOUD;
-            Self { rental, now: Instant::ZERO, says: None, calls: Vec::new() }
+            let (changes, lists, calls) = (Change::Changed, Vec::new(), Vec::new());
+            Self { rental, now: Instant::ZERO, says: None, changes, lists, persists: true, calls }
         }
 
         /// Lets the rental act until it waits for so long, or has ended a step.
@@ -96,7 +126,7 @@ mod tests {
 
         fn answer(&mut self, ask: Ask) -> Answer {
             match ask {
-                Ask::Persist(_) => Answer::Persisted(Ok(())),
+                Ask::Persist(_) => Answer::Persisted(self.persists.then_some(()).ok_or_else(|| "full".to_owned())),
                 Ask::Owner => Answer::Owner(Ok(OwnerRecord::default())),
                 Ask::Provider(Call::Describe(id)) => {
                     let there = self.says.map(|state| described(state, Tags::new()));
@@ -105,9 +135,9 @@ mod tests {
                 Ask::Provider(call) => {
                     self.calls.push(call.clone());
                     if matches!(call, Call::List { .. }) {
-                        Answer::Listed(Ok(Vec::new()))
+                        Answer::Listed(Ok(self.lists.clone()))
                     } else {
-                        Answer::Changed(Ok(()))
+                        Answer::Changed(Ok(self.changes))
                     }
                 }
                 ask => panic!("{ask:?}"),
@@ -152,6 +182,42 @@ mod tests {
             cloud.calls
         );
         assert!(cloud.rental.record().is_none());
+    }
+
+    #[test]
+    fn a_deletion_that_finds_no_volume_proves_nothing() {
+        let mut cloud = Cloud::of(RentalStage::Released);
+        (cloud.says, cloud.changes) = (Some(VolumeState::Available), Change::Identity);
+        cloud.rental.begin(cloud.now, StepId(1), Step::Delete, None);
+        assert_eq!(cloud.runs(Duration::from_secs(1)), None);
+        cloud.says = None;
+        assert_eq!(cloud.runs(Duration::from_secs(29)), None);
+        assert_eq!(cloud.runs(Duration::from_secs(3)), Some(StepOutcome::Done));
+    }
+
+    #[test]
+    fn what_is_known_of_a_volume_is_kept_until_the_record_is_gone() {
+        let mut cloud = Cloud::of(RentalStage::Released);
+        cloud.says = Some(VolumeState::Available);
+        cloud.rental.begin(cloud.now, StepId(1), Step::Delete, None);
+        assert_eq!(cloud.runs(Duration::from_secs(1)), None);
+        (cloud.says, cloud.persists) = (None, false);
+        assert!(matches!(cloud.runs(LONG), Some(StepOutcome::Refused(_))));
+        cloud.persists = true;
+        cloud.rental.begin(cloud.now, StepId(2), Step::Delete, None);
+        assert_eq!(cloud.runs(Duration::from_secs(1)), Some(StepOutcome::Done), "its deletion was accepted");
+        assert_eq!((&cloud.rental.names, &cloud.rental.sighting), (&Names::default(), &None));
+    }
+
+    #[test]
+    fn a_listing_that_stays_from_before_ends_a_deletion_all_the_same() {
+        let mut cloud = Cloud::of(RentalStage::Released);
+        let token = || Tags::from([(tag::TOKEN.to_owned(), "t".to_owned())]);
+        let listed =
+            |id: &str| VolumeDescription { id: VolumeId(id.to_owned()), ..described(VolumeState::Available, token()) };
+        cloud.lists = vec![listed("a"), listed("b")];
+        cloud.rental.begin(cloud.now, StepId(1), Step::Delete, None);
+        assert_eq!(cloud.runs(Duration::from_secs(200)), Some(StepOutcome::Done), "none of both is there");
     }
 
     #[test]

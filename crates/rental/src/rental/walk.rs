@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use surgetank_cache::{EngineStage, Epoch, Owner};
-use surgetank_model::volume::{ProviderError, Transition, VolumeDescription, VolumeId};
+use surgetank_model::volume::{Change, ProviderError, Transition, VolumeDescription, VolumeId};
 use surgetank_policy::Refusal;
 
 use super::sighting::Sighting;
@@ -124,10 +124,9 @@ impl Rental {
         }
     }
 
-    pub(super) fn change_state(&mut self, id: VolumeId, transition: Transition) -> Walked {
+    pub(super) fn change_state(&mut self, id: VolumeId, transition: Transition) -> Walked<Change> {
         match self.ask(Ask::Provider(Call::ChangeState(id, transition)))? {
-            Answer::Changed(Ok(())) => Ok(()),
-            Answer::Changed(Err(error)) => Err(refused(error)),
+            Answer::Changed(changed) => changed.map_err(refused),
             answer => Err(mixed_up(&answer)),
         }
     }

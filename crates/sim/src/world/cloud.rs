@@ -40,6 +40,8 @@ pub(crate) struct Volume {
     becomes: Option<(Instant, Option<VolumeState>)>,
     /// From when to when the provider does not know it.
     gaps: Vec<(Instant, Instant)>,
+    /// Deletions find no such volume until then.
+    deletable_at: Instant,
     /// It was made besides another one, of the same token and for the same place.
     is_twin: bool,
     /// It is listed from then on.
@@ -270,7 +272,9 @@ impl Cloud {
             Call::Describe(id) => Answer::Described(self.describe(now, id)),
             Call::List { key, value } => Answer::Listed(Ok(self.list(now, key, value, faulty))),
             Call::ChangeState(id, transition) => {
-                let changed = transition.decide(id, self.volumes.get(id).map(|volume| volume.state));
+                let is_known = |volume: &&Volume| *transition != Transition::Delete || volume.deletable_at <= now;
+                let known = self.volumes.get(id).filter(is_known);
+                let changed = transition.decide(id, known.map(|volume| volume.state));
                 if *transition == Transition::Attach
                     && matches!(changed, Err(ProviderError::Conflict { state: VolumeState::Failed, .. }))
                 {
@@ -283,11 +287,11 @@ impl Cloud {
                 if let (Ok(Change::Changed), Some(volume)) = (&changed, self.volumes.get_mut(id)) {
                     volume.begin(now, *transition, random, faulty);
                 }
-                Answer::Changed(changed.map(drop))
+                Answer::Changed(changed)
             }
             Call::SetTag { id, key, value } => {
                 let set = self.set_tag(now, id, key, Some(value));
-                Answer::Changed(set.map_err(|()| ProviderError::NotFound(id.clone())))
+                Answer::Changed(set.map(|()| Change::Changed).map_err(|()| ProviderError::NotFound(id.clone())))
             }
             Call::Grow(id, size) => {
                 let volume = self.volumes.get_mut(id);
@@ -297,7 +301,7 @@ impl Cloud {
                     let size = volume.grows.map_or(*size, |(_, before)| before.max(*size));
                     volume.grows = Some((now + after, size));
                 }
-                Answer::Changed(changed.map(drop))
+                Answer::Changed(changed)
             }
         })
     }
@@ -331,6 +335,7 @@ impl Cloud {
             grows: None,
             becomes,
             gaps,
+            deletable_at: now,
             is_twin,
             listed_at,
             appears_at: now,
@@ -343,7 +348,8 @@ impl Cloud {
             self.volumes.insert(VolumeId(format!("{}-twin", id.0)), twin);
         }
         let gaps = if faulty { self.lagging.gaps(now) } else { Vec::new() };
-        let volume = volume(seed, Some((ready, Some(made))), gaps, now + lag, false);
+        let mut volume = volume(seed, Some((ready, Some(made))), gaps, now + lag, false);
+        volume.deletable_at = if faulty { self.lagging.deletable_at(now) } else { now };
         let description = Self::description(&id, &volume);
         self.volumes.insert(id, volume);
         description

@@ -68,6 +68,11 @@ impl Lagging {
         gaps
     }
 
+    /// From when on deletions find a volume that is made now.
+    pub(crate) fn deletable_at(&mut self, now: Instant) -> Instant {
+        if self.strikes() { now + self.within(LATER_MAX) } else { now }
+    }
+
     /// When another volume shows that a creation makes besides.
     pub(crate) fn twin(&mut self, now: Instant) -> Option<Instant> {
         let strikes = self.strikes();

@@ -158,10 +158,10 @@ impl World<'_> {
         let lagging = &renting.cloud.lagging;
         (self.report.unknown, self.report.stale) = (lagging.unknown, lagging.stale);
         self.report.twins = lagging.twins;
-        if let (Call::Grow(..), Answer::Changed(Ok(()))) = (call, &answer) {
+        if let (Call::Grow(..), Answer::Changed(Ok(_))) = (call, &answer) {
             self.report.grown_volumes += 1;
         }
-        if let (Call::ChangeState(id, Transition::Delete), Answer::Changed(Ok(()))) = (call, &answer) {
+        if let (Call::ChangeState(id, Transition::Delete), Answer::Changed(Ok(_))) = (call, &answer) {
             let named = renting.owner.owner != Owner::Backing && is_of(id, renting.owner.volume.as_ref());
             if named || is_of(id, renting.in_use.as_ref()) {
                 return Err(format!("the volume {} is deleted, which may hold the only copy", id.0));

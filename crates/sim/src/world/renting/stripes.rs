@@ -47,7 +47,7 @@ pub(super) fn together(call: &Call, volumes: u32, mut answers: Vec<Answer>) -> S
     };
     let changed = |answers: Vec<Answer>| {
         let changed = |answer| if let Answer::Changed(answer) = answer { Some(answer) } else { None };
-        answers.into_iter().filter_map(changed).map(|answer| answer.map(|()| Change::Changed)).collect()
+        answers.into_iter().filter_map(changed).collect()
     };
     Ok(match call {
         Call::Create(_) => {
@@ -55,11 +55,9 @@ pub(super) fn together(call: &Call, volumes: u32, mut answers: Vec<Answer>) -> S
             Answer::Described(stripe::created(created.collect()).map(|(volume, _)| volume))
         }
         Call::Describe(id) => Answer::Described(stripe::described(id, described(answers).collect())),
-        Call::ChangeState(id, transition) => {
-            Answer::Changed(stripe::changed(id, *transition, changed(answers)).map(drop))
-        }
-        Call::Grow(id, _) => Answer::Changed(stripe::grown(id, changed(answers)).map(drop)),
-        Call::SetTag { id, .. } => Answer::Changed(stripe::tagged(id, true, changed(answers)).map(drop)),
+        Call::ChangeState(id, transition) => Answer::Changed(stripe::changed(id, *transition, changed(answers))),
+        Call::Grow(id, _) => Answer::Changed(stripe::grown(id, changed(answers))),
+        Call::SetTag { id, .. } => Answer::Changed(stripe::tagged(id, true, changed(answers))),
         Call::List { .. } => return Err("a listing is no stripe".to_owned()),
     })
 }
