@@ -10,7 +10,7 @@ use surgetank_device::discovery::Disks;
 use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeId, tag};
 use surgetank_rental::array::device_tag;
 use surgetank_rental::owner::parse_epoch;
-use surgetank_rental::sweep::{Action, Known, is_confirmed, orphans};
+use surgetank_rental::sweep::{Action, Known, is_confirmed, orphans, singled};
 
 use crate::clock::Clock;
 use crate::opening::{Decorator, Looking};
@@ -68,8 +68,9 @@ impl Sweeper {
     fn sweep_listed(&self, provider: &dyn Provider, listed: &[VolumeDescription], swept: &mut Swept) {
         // After the listing: what was rented in between is known, not an orphan.
         let mut known = self.known();
-        known.reread_clean = self.clean(provider, listed, &known);
-        for action in orphans(listed, &self.owner_id, &known) {
+        let listed = singled(listed, &known);
+        known.reread_clean = self.clean(provider, &listed, &known);
+        for action in orphans(&listed, &self.owner_id, &known) {
             if self.is_confirmed(provider, &action, &known, swept) {
                 Self::act(provider, action, swept);
             }

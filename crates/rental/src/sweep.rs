@@ -31,6 +31,24 @@ impl Known {
     }
 }
 
+/// What is listed, with the members that are not expected each for itself where others of their stripe are. Of two volumes that were
+/// made for one place of a stripe one is expected, and a listing cannot know which one belongs to the others.
+#[must_use]
+pub fn singled(listed: &[VolumeDescription], known: &Known) -> Vec<VolumeDescription> {
+    let is_mixed = |volume: &VolumeDescription| known.expects(&volume.id) && !planted(Bug::SweepIgnoresOthers);
+    let is_expected =
+        |member: &VolumeDescription| known.expected.iter().any(|volume| stripe::overlap(volume, &member.id));
+    let mut singled = Vec::new();
+    for volume in listed {
+        if is_mixed(volume) && !volume.members.is_empty() {
+            singled.extend(volume.members.iter().filter(|member| !is_expected(member)).cloned());
+        } else {
+            singled.push(volume.clone());
+        }
+    }
+    singled
+}
+
 /// What to do about an orphan. Actions are idempotent; the sweep after the next one does what follows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
@@ -60,7 +78,7 @@ impl Action {
     }
 }
 
-/// Decides on every listed volume: sorted by id, at most one action for each.
+/// Decides on every listed volume, [`singled`]: sorted by id, at most one action for each.
 ///
 /// Volumes of other owners, expected ones, and those on their way out of a machine or of existence need nothing. A
 /// volume that may hold data is kept, whatever else is true of it: the tag is set before the first dirty byte and
@@ -171,6 +189,21 @@ mod tests {
     fn a_failed_volume_that_may_hold_data_is_kept() {
         let actions = orphans(&[volume("a", "us", VolumeState::Failed, Some("e1"))], "us", &Known::default());
         assert!(matches!(&*actions, [Action::Keep { .. }]), "{actions:?}");
+    }
+
+    #[test]
+    fn a_volume_that_was_made_twice_for_a_place_of_a_stripe_is_an_orphan() {
+        let member = |id: &str| volume(id, "us", VolumeState::Available, None);
+        let stripe = |ids: &[&str]| VolumeDescription {
+            members: ids.iter().map(|id| member(id)).collect(),
+            ..member(&format!("stripe:{}", ids.join("+")))
+        };
+        let known = Known { expected: ids(&["stripe:b+c"]), ..Known::default() };
+        let listed = singled(&[stripe(&["a", "c"]), stripe(&["b"]), stripe(&["d"]), member("e")], &known);
+        let actions = orphans(&listed, "us", &known);
+        let deleted = ["a", "e", "stripe:d"].map(|id| Action::Delete(VolumeId(id.to_owned())));
+        assert_eq!(actions, deleted);
+        assert!(is_confirmed(&actions[0], &member("a"), "us", &known));
     }
 
     #[test]

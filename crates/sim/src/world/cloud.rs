@@ -28,6 +28,8 @@ pub(crate) struct Volume {
     pub(crate) disk: Option<Disk>,
     /// It is a member of a stripe, and what is on that is kept with the first one.
     shares: bool,
+    /// Which one that is, as soon as somebody has looked.
+    first: Option<VolumeId>,
     token: String,
     size: Bytes,
     state: VolumeState,
@@ -119,23 +121,20 @@ impl Cloud {
         self.volumes.values_mut().filter_map(|volume| volume.disk.as_mut())
     }
 
-    /// The volume with which is kept what is on this one: itself, or the first of the stripe that it is or belongs to.
+    /// The volume with which is kept what is on this one: itself, or the first of the stripe that it is or belongs to. There is none for
+    /// a part of a stripe that nobody has looked at as a whole: then nothing is on it.
     pub(crate) fn volume(&mut self, id: &VolumeId) -> Option<&mut Volume> {
-        let first = self.first(id)?;
-        self.volumes.get_mut(&first)
-    }
-
-    fn first(&self, id: &VolumeId) -> Option<VolumeId> {
-        let there = stripe::members(id).into_iter().find(|member| self.volumes.contains_key(member))?;
-        match Place::of(&self.volumes[&there].tags) {
-            None => Some(there),
-            Some(Place { token, of, .. }) => {
-                let (first, is_twin) = (Some(Place { token, index: 0, of }), self.volumes[&there].is_twin);
-                let is_first = |volume: &Volume| Place::of(&volume.tags) == first && volume.is_twin == is_twin;
-                let found = self.volumes.iter().find(|(_, volume)| is_first(volume));
-                found.map(|(id, _)| id.clone())
+        let members = stripe::members(id);
+        let there = members.iter().find(|member| self.volumes.contains_key(member))?;
+        let volume = &self.volumes[there];
+        let first = if volume.shares { volume.first.clone()? } else { there.clone() };
+        for member in &members {
+            // Whose it is does not change: a listing may show it with others.
+            if let Some(volume) = self.volumes.get_mut(member).filter(|volume| volume.shares) {
+                volume.first.get_or_insert_with(|| first.clone());
             }
         }
+        self.volumes.get_mut(&first)
     }
 
     /// The attachments that the tags of what is there of a volume name.
@@ -166,12 +165,10 @@ impl Cloud {
     }
 
     /// The size of what is on the volume with which that is kept.
-    fn whole_size(&self, volume: &Volume) -> Bytes {
-        let Some(Place { token, of, .. }) = Place::of(&volume.tags) else { return volume.size };
-        let place =
-            |volume: &Volume| Place::of(&volume.tags).is_some_and(|place| (&place.token, place.of) == (&token, of));
-        let of_it = |other: &&Volume| place(other) && other.is_twin == volume.is_twin;
-        let smallest = self.volumes.values().filter(of_it).map(|volume| volume.size).min();
+    fn whole_size(&self, id: &VolumeId, volume: &Volume) -> Bytes {
+        let Some(Place { of, .. }) = Place::of(&volume.tags) else { return volume.size };
+        let of_it = self.volumes.iter().filter(|(other, member)| *other == id || member.first.as_ref() == Some(id));
+        let smallest = of_it.map(|(_, member)| member.size).min();
         Bytes::new(smallest.unwrap_or(volume.size).get() * u64::from(of))
     }
 
@@ -183,7 +180,7 @@ impl Cloud {
             }
         }
         let whole = |(id, volume): (&VolumeId, &Volume)| {
-            let size = self.whole_size(volume).get();
+            let size = self.whole_size(id, volume).get();
             volume.disk.as_ref().filter(|disk| disk.size() < size).map(|_| (id.clone(), size))
         };
         for (id, size) in self.volumes.iter().filter_map(whole).collect::<Vec<_>>() {
@@ -327,6 +324,7 @@ impl Cloud {
         let volume = |seed, becomes, gaps, listed_at, is_twin| Volume {
             disk: (!shares).then(|| Disk::new(whole, Latency::default(), seed)),
             shares,
+            first: None,
             token: request.token.clone(),
             size: request.size,
             state: VolumeState::Creating,
@@ -345,7 +343,9 @@ impl Cloud {
         if let Some(at) = faulty.then(|| self.lagging.twin(now)).flatten() {
             let becomes = Some((ready, Some(VolumeState::Available)));
             let twin = volume(self.made, becomes, vec![(now, at)], at, true);
-            self.volumes.insert(VolumeId(format!("{}-twin", id.0)), twin);
+            // Either may be the lesser by its name.
+            let name = if self.lagging.is_lesser() { format!("twin-{}", id.0) } else { format!("{}-twin", id.0) };
+            self.volumes.insert(VolumeId(name), twin);
         }
         let gaps = if faulty { self.lagging.gaps(now) } else { Vec::new() };
         let mut volume = volume(seed, Some((ready, Some(made))), gaps, now + lag, false);

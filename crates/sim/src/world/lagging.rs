@@ -80,6 +80,11 @@ impl Lagging {
         strikes.then(|| now + self.within(TWIN_MAX))
     }
 
+    /// Whether the name of another volume is less than that of the first.
+    pub(crate) fn is_lesser(&mut self) -> bool {
+        self.random.chance(0.5)
+    }
+
     /// What a listing answers of which that is so.
     pub(crate) fn answer(&mut self, key: &str, value: &str, so: Vec<VolumeDescription>) -> Vec<VolumeDescription> {
         if self.chance == 0.0 {

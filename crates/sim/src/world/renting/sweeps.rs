@@ -3,7 +3,7 @@
 use surgetank_model::volume::{Transition, VolumeDescription, tag};
 use surgetank_rental::Call;
 use surgetank_rental::owner::parse_epoch;
-use surgetank_rental::sweep::{Action, Known, is_confirmed, orphans};
+use surgetank_rental::sweep::{Action, Known, is_confirmed, orphans, singled};
 
 use super::{ANSWER_MAX, DEVICE, OWNER, SWEEP_MAX};
 use crate::world::{SimEvent, Step, World};
@@ -27,6 +27,7 @@ impl World<'_> {
             known.expected.extend(volumes);
             known.creating.extend(nameless.then(|| DEVICE.to_owned()));
         }
+        let listed = singled(&listed, &known);
         let suspects = listed.iter().filter(|volume| !known.expects(&volume.id));
         let suspects: Vec<VolumeDescription> = suspects.cloned().collect();
         for volume in suspects {
