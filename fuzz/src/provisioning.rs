@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use surgetank_model::Bytes;
 use surgetank_model::units::Span;
+use surgetank_model::{Bytes, Lag};
 use surgetank_provider::service::{self, Secret, wire};
 use surgetank_provider::{
     Change, CreateVolume, DiskIdentity, Home, HostConfig, HostProvider, Provider, ProviderError, Tags, Transition,
@@ -142,6 +142,12 @@ impl Counting {
 impl Provider for Counting {
     fn home(&self) -> Home {
         Home::Disks
+    }
+    fn create_is_exclusive(&self) -> bool {
+        true
+    }
+    fn lag(&self) -> Lag {
+        Lag::NONE
     }
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         let volume = self.volume(&VolumeId("vol-1".to_owned()));

@@ -94,6 +94,9 @@ mod tests {
         fn home(&self) -> Home {
             Home::Disks
         }
+        fn create_is_exclusive(&self) -> bool {
+            true
+        }
         fn create(&self, _: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
             Err(ProviderError::Quota("none".to_owned()))
         }

@@ -195,6 +195,12 @@ mod tests {
         fn home(&self) -> Home {
             Home::Disks
         }
+        fn create_is_exclusive(&self) -> bool {
+            true
+        }
+        fn lag(&self) -> Lag {
+            Lag::NONE
+        }
         fn create(&self, _: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
             panic!("a call that dies")
         }

@@ -58,9 +58,9 @@ pub trait Provider: Send + Sync {
     /// Otherwise each of them may make one, or nobody may be told who made it. Then whoever drew the token keeps the volume
     /// that it has put on record, and what else carries the token as [`tag::TOKEN`] is an orphan. As soon as a volume of a token is
     /// listed, a creation with it makes no other one.
-    fn create_is_exclusive(&self) -> bool {
-        true
-    }
+    ///
+    /// Whoever decorates a provider forwards it, so there is no default.
+    fn create_is_exclusive(&self) -> bool;
 
     /// Rents a volume.
     ///
@@ -92,9 +92,9 @@ pub trait Provider: Send + Sync {
     }
 
     /// For how long [`Provider::describe`] may answer `NotFound` although the volume is there. What that means, whoever asks decides.
-    fn lag(&self) -> Lag {
-        Lag::NONE
-    }
+    ///
+    /// Whoever decorates a provider forwards it, so there is no default.
+    fn lag(&self) -> Lag;
 
     /// Describes a volume.
     ///

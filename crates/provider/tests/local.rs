@@ -8,8 +8,8 @@ use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
 use surgetank_provider::{
-    Change, Clock, CreateVolume, Fault, FaultRates, Faulty, Home, LocalConfig, LocalProvider, ManualClock, Provider,
-    ProviderError, Transition, Verb, VolumeDescription, VolumeId, tag,
+    Change, Clock, CreateVolume, Fault, FaultRates, Faulty, Home, Lag, LocalConfig, LocalProvider, ManualClock,
+    Provider, ProviderError, Transition, Verb, VolumeDescription, VolumeId, tag,
 };
 use tempfile::TempDir;
 
@@ -98,6 +98,10 @@ impl Provider for Cloud {
 
     fn create_is_exclusive(&self) -> bool {
         false
+    }
+
+    fn lag(&self) -> Lag {
+        self.0.lag()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use surgetank_provider::{
-    Change, CreateVolume, Home, Provider, ProviderError, Transition, VolumeDescription, VolumeId,
+    Change, CreateVolume, Home, Lag, Provider, ProviderError, Transition, VolumeDescription, VolumeId,
 };
 
 /// A provider that attaches nothing during an outage.
@@ -23,6 +23,14 @@ impl Guarded {
 impl Provider for Guarded {
     fn home(&self) -> Home {
         self.provider.home()
+    }
+
+    fn create_is_exclusive(&self) -> bool {
+        self.provider.create_is_exclusive()
+    }
+
+    fn lag(&self) -> Lag {
+        self.provider.lag()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

@@ -15,7 +15,7 @@ use surgetank_daemon::{Daemon, DevicePhase, Outlook, Overrides, Request};
 use surgetank_device::discovery::Disks;
 use surgetank_provider::local::{LocalConfig, LocalProvider};
 use surgetank_provider::{
-    Change, CreateVolume, DiskIdentity, Home, Provider, ProviderError, SystemClock, Transition, VolumeDescription,
+    Change, CreateVolume, DiskIdentity, Home, Lag, Provider, ProviderError, SystemClock, Transition, VolumeDescription,
     VolumeId, VolumeState,
 };
 
@@ -159,6 +159,12 @@ impl Plugging {
 impl Provider for Plugging {
     fn home(&self) -> Home {
         Home::Disks
+    }
+    fn create_is_exclusive(&self) -> bool {
+        self.local.create_is_exclusive()
+    }
+    fn lag(&self) -> Lag {
+        self.local.lag()
     }
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.local.create(request)

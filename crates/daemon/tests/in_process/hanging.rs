@@ -6,7 +6,7 @@ use crate::common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::{
-    Change, CreateVolume, Home, Provider, ProviderError, SystemClock, Transition, VolumeDescription, VolumeId,
+    Change, CreateVolume, Home, Lag, Provider, ProviderError, SystemClock, Transition, VolumeDescription, VolumeId,
 };
 
 const MIB: u64 = 1 << 20;
@@ -33,6 +33,12 @@ impl Gated {
 impl Provider for Gated {
     fn home(&self) -> Home {
         self.provider.home()
+    }
+    fn create_is_exclusive(&self) -> bool {
+        self.provider.create_is_exclusive()
+    }
+    fn lag(&self) -> Lag {
+        self.provider.lag()
     }
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.pass().create(request)

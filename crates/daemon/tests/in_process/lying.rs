@@ -12,7 +12,7 @@ use surgetank_provider::local::LocalProvider;
 use surgetank_provider::service::Secret;
 use surgetank_provider::service::Service;
 use surgetank_provider::{
-    Change, CreateVolume, Home, HostConfig, HostProvider, Provider, ProviderError, SystemClock, Transition,
+    Change, CreateVolume, Home, HostConfig, HostProvider, Lag, Provider, ProviderError, SystemClock, Transition,
     VolumeDescription, VolumeId, VolumeState,
 };
 
@@ -40,6 +40,12 @@ impl Lying {
 impl Provider for Lying {
     fn home(&self) -> Home {
         self.files.clone().into()
+    }
+    fn create_is_exclusive(&self) -> bool {
+        self.local.create_is_exclusive()
+    }
+    fn lag(&self) -> Lag {
+        self.local.lag()
     }
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.local.create(request)

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::rand::GetRandomFlags;
-use surgetank_model::Bytes;
+use surgetank_model::{Bytes, Lag};
 
 use crate::clock::Clock;
 use crate::{
@@ -353,6 +353,14 @@ impl View<'_> {
 impl<M: Machine> Provider for FileProvider<M> {
     fn home(&self) -> Home {
         M::ATTACHES_FILES.then(|| self.store.images_path()).into()
+    }
+
+    fn create_is_exclusive(&self) -> bool {
+        true
+    }
+
+    fn lag(&self) -> Lag {
+        Lag::NONE
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

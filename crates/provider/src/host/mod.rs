@@ -20,8 +20,8 @@ use crate::service::wire::{
     ANSWER_BYTES_MAX, ChangeBody, CreateBody, ErrorBody, ErrorDetail, Kind, ListBody, TagBody, VolumeBody, is_id,
 };
 use crate::{
-    Change, CreateVolume, DiskIdentity, Home, Provider, ProviderConfig, ProviderError, Transition, VolumeDescription,
-    VolumeId,
+    Change, CreateVolume, DiskIdentity, Home, Lag, Provider, ProviderConfig, ProviderError, Transition,
+    VolumeDescription, VolumeId,
 };
 
 /// The longest path, serial, tag or type of a volume, in bytes: `PATH_MAX` of Linux.
@@ -177,6 +177,14 @@ fn json(body: &impl Serialize) -> Result<Vec<u8>, ProviderError> {
 impl Provider for HostProvider {
     fn home(&self) -> Home {
         self.config.files.clone().into()
+    }
+
+    fn create_is_exclusive(&self) -> bool {
+        true
+    }
+
+    fn lag(&self) -> Lag {
+        Lag::NONE
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

@@ -11,7 +11,7 @@ mod room;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use surgetank_model::Bytes;
+use surgetank_model::{Bytes, Lag};
 use surgetank_pool::client::{self, Error, PoolClient};
 use surgetank_pool_core::meta::operation::Refusal;
 use tokio::runtime::{Builder, Runtime};
@@ -278,6 +278,14 @@ fn check(request: &CreateVolume) -> Result<VolumeId, ProviderError> {
 impl Provider for PoolProvider {
     fn home(&self) -> Home {
         Home::Pool(Arc::new(self.config.clone()))
+    }
+
+    fn create_is_exclusive(&self) -> bool {
+        true
+    }
+
+    fn lag(&self) -> Lag {
+        Lag::NONE
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

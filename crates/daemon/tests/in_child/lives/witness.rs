@@ -145,6 +145,10 @@ impl Provider for Witness {
         self.inner.home()
     }
 
+    fn create_is_exclusive(&self) -> bool {
+        self.inner.create_is_exclusive()
+    }
+
     fn lag(&self) -> Lag {
         self.inner.lag()
     }
@@ -175,6 +179,14 @@ impl Provider for Witness {
 impl Provider for Counted {
     fn home(&self) -> Home {
         self.local.home()
+    }
+
+    fn create_is_exclusive(&self) -> bool {
+        self.local.create_is_exclusive()
+    }
+
+    fn lag(&self) -> Lag {
+        self.local.lag()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
