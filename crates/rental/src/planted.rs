@@ -36,8 +36,6 @@ surgetank_model::plant_bugs! {
         SweepIgnoresCreations,
         /// A sweep knows a stripe by its whole name alone, and not the part of it that a listing shows.
         SweepIgnoresParts,
-        /// A sweep leaves a member that was made twice alone, if a listing shows it in a stripe with those that are expected.
-        SweepIgnoresOthers,
         /// A stripe of which some members were not made, or are gone, is not listed.
         PartialStripeForgotten,
         /// A stripe counts as tagged when one of its members is.

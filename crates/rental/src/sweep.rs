@@ -35,12 +35,11 @@ impl Known {
 /// made for one place of a stripe one is expected, and a listing cannot know which one belongs to the others.
 #[must_use]
 pub fn singled(listed: &[VolumeDescription], known: &Known) -> Vec<VolumeDescription> {
-    let is_mixed = |volume: &VolumeDescription| known.expects(&volume.id) && !planted(Bug::SweepIgnoresOthers);
     let is_expected =
         |member: &VolumeDescription| known.expected.iter().any(|volume| stripe::overlap(volume, &member.id));
     let mut singled = Vec::new();
     for volume in listed {
-        if is_mixed(volume) && !volume.members.is_empty() {
+        if known.expects(&volume.id) && !volume.members.is_empty() {
             singled.extend(volume.members.iter().filter(|member| !is_expected(member)).cloned());
         } else {
             singled.push(volume.clone());
