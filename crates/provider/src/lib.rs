@@ -1,12 +1,14 @@
 //! Rents, attaches, detaches and deletes volumes: one trait, one contract test-suite, several providers.
 
 pub mod clock;
+mod cloud;
 #[cfg(feature = "contract")]
 pub mod contract;
 pub mod faulty;
 mod files;
 pub mod host;
 pub mod local;
+pub mod openstack;
 pub mod pool;
 pub mod qemu;
 pub mod service;
@@ -16,6 +18,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
 pub use host::{HostConfig, HostProvider};
 pub use local::{IopsCredits, LocalConfig, LocalProvider, LocalType};
+pub use openstack::{OpenStackConfig, OpenStackProvider};
 pub use pool::{PoolConfig, PoolProvider};
 pub use qemu::{QemuConfig, QemuProvider};
 pub use table::ProviderConfig;

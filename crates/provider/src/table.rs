@@ -14,6 +14,7 @@ use toml::Spanned;
 
 use crate::host::HostConfig;
 use crate::local::LocalConfig;
+use crate::openstack::OpenStackConfig;
 use crate::pool::PoolConfig;
 use crate::qemu::QemuConfig;
 use crate::{Provider, ProviderError};
@@ -135,6 +136,7 @@ table! {
         local: LocalConfig => "local",
         host: HostConfig => "host",
         qemu: HostConfig => "host",
+        openstack: OpenStackConfig => "openstack",
         pool: PoolConfig => "pool",
     }
 }

@@ -3,17 +3,17 @@
 mod config;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ureq::http::header::{AUTHORIZATION, RETRY_AFTER};
-use ureq::http::{HeaderMap, Response, StatusCode};
+use ureq::http::header::AUTHORIZATION;
+use ureq::http::{Response, StatusCode};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 pub use config::HostConfig;
 
+use crate::cloud::http::{retry_after, sentence};
 use crate::service::secret::Secret;
 use crate::service::tls;
 use crate::service::wire::{
@@ -28,8 +28,6 @@ use crate::{
 const TEXT_BYTES_MAX: usize = 4096;
 /// What bodies are.
 const JSON: &str = "application/json";
-/// How much is repeated of what a service says, in characters.
-const SENTENCE_MAX: usize = 400;
 
 /// A provider behind a provisioning service.
 pub struct HostProvider {
@@ -117,11 +115,6 @@ impl HostProvider {
     }
 }
 
-/// The time in `Retry-After`, in seconds. A date is none: clocks may differ.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
-}
-
 /// What no service gives as a name is no volume's name.
 fn named(id: &VolumeId) -> Result<(), ProviderError> {
     if is_id(&id.0) { Ok(()) } else { Err(ProviderError::NotFound(id.clone())) }
@@ -161,12 +154,6 @@ fn described(body: VolumeBody) -> Result<VolumeDescription, ProviderError> {
          {TEXT_BYTES_MAX} bytes, or signs that are none: fix the service",
         sentence(&volume.id.0)
     )))
-}
-
-/// What a service says, as people are told: one line, and not a long one.
-fn sentence(said: &str) -> String {
-    let shown = said.chars().map(|c| if c.is_control() { ' ' } else { c });
-    shown.take(SENTENCE_MAX).collect()
 }
 
 /// JSON of our own making.

@@ -29,24 +29,7 @@ impl Secret {
     /// One sentence with the remedy: it cannot be read, others may read it, or what it holds is no token.
     pub fn read(path: &Path) -> Result<Self, String> {
         let shown = path.display();
-        let unreadable = |error: io::Error| format!("the token file {shown} cannot be read: {error}");
-        // NONBLOCK: a FIFO of that name must not hang us.
-        let file = OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path);
-        let file = file.map_err(unreadable)?;
-        let metadata = file.metadata().map_err(unreadable)?;
-        if !metadata.is_file() {
-            return Err(format!("the token file {shown} is not a regular file"));
-        }
-        let (owner, we) = (metadata.uid(), rustix::process::geteuid().as_raw());
-        if metadata.mode() & 0o077 != 0 || (owner != 0 && owner != we) {
-            let mode = metadata.mode() & 0o7777;
-            return Err(format!(
-                "others may read the token file {shown} (mode {mode:04o}, user {owner}): run `chmod 600 {shown}`, and let \
-                 it belong to whoever runs surgetank"
-            ));
-        }
-        let mut text = String::new();
-        file.take(TOKEN_BYTES_MAX as u64 + 2).read_to_string(&mut text).map_err(unreadable)?;
+        let text = read_private("token file", path, TOKEN_BYTES_MAX as u64 + 2)?;
         Self::parse(text.trim_end_matches(['\r', '\n']))
             .ok_or_else(|| format!("the token file {shown} must hold one line of {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} letters, digits and signs: write one, as `openssl rand -hex 32` makes it"))
     }
@@ -94,6 +77,33 @@ impl Secret {
         let differ = expected.bytes().zip(header).fold(0, |differ, (a, b)| differ | (a ^ b));
         expected.len() == header.len() && std::hint::black_box(differ) == 0
     }
+}
+
+/// Reads so many bytes of a file that only its owner may read, who is we or root; `what` is what it is called.
+///
+/// # Errors
+/// One sentence with the remedy: it cannot be read, or others may read it.
+pub(crate) fn read_private(what: &str, path: &Path, length_max: u64) -> Result<String, String> {
+    let shown = path.display();
+    let unreadable = |error: io::Error| format!("the {what} {shown} cannot be read: {error}");
+    // NONBLOCK: a FIFO of that name must not hang us.
+    let file = OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path);
+    let file = file.map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(format!("the {what} {shown} is not a regular file"));
+    }
+    let (owner, we) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if metadata.mode() & 0o077 != 0 || (owner != 0 && owner != we) {
+        let mode = metadata.mode() & 0o7777;
+        return Err(format!(
+            "others may read the {what} {shown} (mode {mode:04o}, user {owner}): run `chmod 600 {shown}`, and let \
+             it belong to whoever runs surgetank"
+        ));
+    }
+    let mut text = String::new();
+    file.take(length_max).read_to_string(&mut text).map_err(unreadable)?;
+    Ok(text)
 }
 
 #[cfg(test)]

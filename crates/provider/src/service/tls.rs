@@ -22,6 +22,13 @@ pub(crate) fn authorities(path: &Path) -> Result<Vec<ureq::tls::Certificate<'sta
     Ok(found.iter().map(|certificate| ureq::tls::Certificate::from_der(certificate).to_owned()).collect())
 }
 
+/// Those that can be read of a file that may hold others as well; `None`: there is no such file.
+pub(crate) fn parsable_authorities(path: &Path) -> Option<Vec<ureq::tls::Certificate<'static>>> {
+    let file = File::open(path).ok()?;
+    let found = CertificateDer::pem_reader_iter(file.take(FILE_LENGTH_MAX)).flatten();
+    Some(found.map(|certificate| ureq::tls::Certificate::from_der(&certificate).to_owned()).collect())
+}
+
 fn unusable(path: &Path, error: &dyn std::fmt::Display, remedy: &str) -> String {
     format!("{} cannot be used for TLS: {error}; {remedy}", path.display())
 }

@@ -1,0 +1,108 @@
+//! What the clients of clouds share: calls over HTTP with limits, rates, credentials that nobody prints, metadata services.
+
+pub mod command;
+pub mod http;
+pub mod metadata;
+pub mod rates;
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ureq::http::Uri;
+
+use crate::service::is_private;
+
+/// A secret: a password, or a token. It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Hidden(String);
+
+impl Hidden {
+    /// Hides a text.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// What is hidden, for the request that needs it.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hidden")
+    }
+}
+
+/// Checks where secrets are sent to: over TLS, or to an address of this machine or of a private network. `allow_plain` lets
+/// names pass as well, as whoever answers for them decides who reads the secrets.
+///
+/// # Errors
+/// One sentence with the remedy. `what` is what is called there.
+pub fn check_url(what: &str, url: &str, allow_plain: bool) -> Result<(), String> {
+    let wrong = |why: &str| Err(format!("the url {url:?} of {what} {why}"));
+    let Ok(uri) = url.parse::<Uri>() else {
+        return wrong("is none: write it as \"https://cloud.example:5000/v3\"");
+    };
+    if uri.authority().is_none_or(|authority| authority.as_str().contains('@')) || uri.query().is_some() {
+        return wrong("is more than a host, a port and a path: write it as \"https://cloud.example:5000/v3\"");
+    }
+    match uri.scheme_str() {
+        Some("https") => Ok(()),
+        Some("http") if allow_plain || uri.host().is_some_and(is_near) => Ok(()),
+        Some("http") => wrong(
+            "sends secrets over a wire as they are: use its https:// url, or write allow_plain = true if nobody else is on that wire",
+        ),
+        _ => wrong("does not begin with https:// or http://"),
+    }
+}
+
+/// Whether a URL's host is this machine or an address of a private network.
+fn is_near(host: &str) -> bool {
+    host == "localhost" || address(host).is_some_and(is_private)
+}
+
+/// The address that a URL's host is, if it is no name.
+fn address(host: &str) -> Option<IpAddr> {
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_printed() {
+        assert_eq!(format!("{:?}", Hidden::new("swordfish")), "Hidden");
+    }
+
+    #[test]
+    fn secrets_leave_this_machine_and_private_networks_under_tls_alone() {
+        for url in [
+            "https://cloud.example/v3",
+            "http://127.0.0.1:5000/v3",
+            "http://10.1.2.3",
+            "http://[fd00::1]:5000",
+            "http://localhost",
+        ] {
+            assert_eq!(check_url("Keystone", url, false), Ok(()), "{url}");
+        }
+        for (url, why) in [
+            ("http://cloud.example/v3", "allow_plain"),
+            ("http://8.8.8.8", "allow_plain"),
+            ("http://localhost.example", "allow_plain"),
+            ("ftp://127.0.0.1", "does not begin"),
+            ("cloud.example", "does not begin"),
+            ("https://user:word@cloud.example", "is more than"),
+            ("https://cloud.example/?a=b", "is more than"),
+            ("http://a b", "is none"),
+            ("", "is none"),
+        ] {
+            let error = check_url("Keystone", url, false).unwrap_err();
+            assert!(error.contains(why) && error.contains("Keystone"), "{error}");
+        }
+        assert_eq!(check_url("Keystone", "http://controller:5000", true), Ok(()));
+    }
+}
