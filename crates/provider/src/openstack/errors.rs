@@ -67,6 +67,8 @@ pub fn of_volume(service: &str, answer: &Answer, id: &VolumeId, state: VolumeSta
         (StatusCode::NOT_FOUND, Some(said)) if said.contains(&id.0) => {
             ProviderError::Transient(format!("{service} says: {said}"))
         }
+        // What is written in the request does not do, whatever the state.
+        (StatusCode::BAD_REQUEST, Some(said)) if said.starts_with("Invalid input for field") => error,
         (StatusCode::BAD_REQUEST | StatusCode::CONFLICT, Some(said)) => {
             ProviderError::Conflict { id: id.clone(), state, reason: format!("{service} says: {said}") }
         }
@@ -155,6 +157,8 @@ mod tests {
             let refused = of("Cinder", status, "Invalid volume: Volume status must be available or error");
             assert!(matches!(refused, ProviderError::Conflict { state: VolumeState::Attached, .. }), "{refused:?}");
         }
+        let odd = of("Cinder", 400, "Invalid input for field/attribute metadata. Value: {'\u{e4}': 'v'}.");
+        assert!(matches!(odd, ProviderError::Invalid(_)));
         assert!(matches!(of("Cinder", 500, "erred"), ProviderError::Transient(_)));
     }
 }

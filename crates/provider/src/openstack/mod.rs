@@ -8,7 +8,8 @@ mod credentials;
 mod errors;
 mod keystone;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use serde_json::{Value, json};
 use surgetank_model::time::Instant;
@@ -57,6 +58,31 @@ fn is_id(id: &str) -> bool {
             8 | 13 | 18 | 23 => byte == b'-',
             _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
         })
+}
+
+/// The names whose volumes this process is creating.
+static CREATING: (Mutex<BTreeSet<String>>, Condvar) = (Mutex::new(BTreeSet::new()), Condvar::new());
+
+/// Keeps other calls of this process from creating a volume of the same name: Cinder would make both. Those of other processes
+/// are met by the election alone.
+struct Creating(String);
+
+impl Creating {
+    /// Waits until nobody else does.
+    fn of(name: &str) -> Self {
+        let (names, ended) = &CREATING;
+        let names = names.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = ended.wait_while(names, |names| names.contains(name));
+        waited.unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        Self(name.to_owned())
+    }
+}
+
+impl Drop for Creating {
+    fn drop(&mut self) {
+        CREATING.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        CREATING.1.notify_all();
+    }
 }
 
 /// Volumes of an OpenStack cloud.
@@ -253,6 +279,7 @@ impl Provider for OpenStackProvider {
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         let (name, gib) = (cinder::name(&request.token)?, cinder::gib(request.size)?);
         self.turn(Verb::Create)?;
+        let _alone = Creating::of(&name);
         if let Some(volume) = self.elected(&name, None)? {
             volume.check(request, gib)?;
             return Ok((self.described(&volume)?, Change::Identity));

@@ -1,0 +1,394 @@
+//! The client of OpenStack against Cinder and Keystone themselves, and a fake Nova; without them these tests are left out, and
+//! say so.
+
+mod cloud;
+mod http;
+mod nova;
+mod proxy;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use surgetank_model::Bytes;
+use surgetank_model::random::Random;
+use surgetank_model::units::Span;
+use surgetank_provider::contract::{self, Subject};
+use surgetank_provider::{
+    Change, CreateVolume, OpenStackConfig, OpenStackProvider, Provider, ProviderError, Tags, VolumeDescription,
+    VolumeId, VolumeState, tag,
+};
+
+use cloud::{Tenant, cloud, nonce, uuid};
+use http::{Reply, serve};
+use proxy::{Fault, TIMEOUT};
+
+/// The type that each Cinder has.
+const TYPE: &str = "__DEFAULT__";
+/// How often a test looks before it stops waiting.
+const LOOKS_MAX: u32 = 600;
+
+fn pause() {
+    std::thread::sleep(Duration::from_millis(50));
+}
+
+fn request(owner: &str) -> CreateVolume {
+    let tags = Tags::from([(tag::OWNER.to_owned(), owner.to_owned())]);
+    CreateVolume { token: nonce(), volume_type: TYPE.to_owned(), size: Bytes::from_gib(1), tags }
+}
+
+/// Waits until a volume is so.
+fn reaches(provider: &dyn Provider, id: &VolumeId, state: VolumeState) -> VolumeDescription {
+    for _ in 0..LOOKS_MAX {
+        match provider.describe(id) {
+            Ok(volume) if volume.state == state => return volume,
+            Ok(_) | Err(ProviderError::Transient(_) | ProviderError::Throttled { .. }) => pause(),
+            Err(error) => panic!("{id:?} on its way to {state:?}: {error}"),
+        }
+    }
+    panic!("{id:?} does not become {state:?}: {:?}", provider.describe(id));
+}
+
+/// Waits until so many volumes of an owner are there.
+fn counts(provider: &dyn Provider, owner: &str, count: usize) -> Vec<VolumeDescription> {
+    for _ in 0..LOOKS_MAX {
+        let listed = provider.list(tag::OWNER, owner).unwrap();
+        if listed.len() == count {
+            return listed;
+        }
+        pause();
+    }
+    panic!("{count} volumes are expected, and there are {:?}", provider.list(tag::OWNER, owner));
+}
+
+struct Account(Tenant);
+
+impl Subject for Account {
+    fn open(&self) -> Arc<dyn Provider> {
+        Arc::new(self.0.open())
+    }
+
+    fn open_failing(&self) -> Option<Arc<dyn Provider>> {
+        self.0.fail_next();
+        Some(self.open())
+    }
+
+    fn pass_time(&self) {
+        pause();
+    }
+
+    fn rentable(&self) -> (String, Bytes) {
+        (TYPE.to_owned(), Bytes::from_gib(1))
+    }
+}
+
+#[test]
+fn the_contract_holds_against_cinder_itself() {
+    let Some(cloud) = cloud() else { return };
+    contract::run(&Account(cloud.tenant()));
+}
+
+#[test]
+fn users_log_in_by_password_or_application_credential_and_wrong_ones_are_told_without_secrets() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    for name in ["of-password", "of-credential"] {
+        let provider = OpenStackProvider::open(tenant.config(name)).unwrap();
+        assert_eq!(provider.list(tag::OWNER, "nobody"), Ok(Vec::new()), "{name}");
+        assert!(tenant.secrets.iter().all(|secret| !format!("{provider:?}").contains(secret)));
+    }
+    let text = std::fs::read_to_string(&tenant.file).unwrap();
+    let wrong = tenant.secrets.iter().fold(text, |text, secret| text.replace(secret, "wrong-secret"));
+    std::fs::write(&tenant.file, wrong).unwrap();
+    for name in ["of-password", "of-credential"] {
+        match OpenStackProvider::open(tenant.config(name)).unwrap().list("a", "b") {
+            Err(ProviderError::Invalid(text)) => {
+                assert!(text.contains("refuses the credentials") && !text.contains("wrong-secret"), "{text}");
+            }
+            answer => panic!("{answer:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_refused_token_is_replaced_once_and_credentials_of_another_project_are_refused() {
+    let Some(cloud) = cloud() else { return };
+    let (tenant, other) = (cloud.tenant(), cloud.tenant());
+    let provider = tenant.open();
+    let id = provider.create(&request("a")).unwrap().0.id;
+    let refuse = |times| {
+        let mut faults = tenant.faults.lock().unwrap();
+        faults.scripted.extend(std::iter::repeat_n(("GET", "/volumes/", Fault::Unauthorized), times));
+    };
+    refuse(1);
+    assert!(provider.describe(&id).is_ok(), "a new token does");
+    refuse(2);
+    assert!(matches!(provider.describe(&id), Err(ProviderError::Invalid(_))), "it is asked for once");
+    // The other tenant's region does not matter: nothing is asked there.
+    std::fs::copy(&other.file, &tenant.file).unwrap();
+    refuse(1);
+    match provider.describe(&id) {
+        Err(ProviderError::Invalid(text)) => assert!(text.contains("restart the daemon"), "{text}"),
+        answer => panic!("of a volume that is there: {answer:?}"),
+    }
+}
+
+#[test]
+fn whatever_answers_in_place_of_cinder_says_nothing_of_a_volume() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    let config = OpenStackConfig { timeout: Span(TIMEOUT), ..tenant.config("of-credential") };
+    let provider = OpenStackProvider::open(config).unwrap();
+    let id = provider.create(&request("a")).unwrap().0.id;
+    reaches(&provider, &id, VolumeState::Available);
+    for fault in Fault::ALL.into_iter().filter(|fault| *fault != Fault::Unauthorized) {
+        for _ in 0..3 {
+            tenant.faults.lock().unwrap().scripted.push_back(("GET", "/volumes/", fault));
+        }
+        let answers = [
+            provider.describe(&id).map(drop).unwrap_err(),
+            provider.attach(&id).map(drop).unwrap_err(),
+            provider.list(tag::OWNER, "a").map(drop).unwrap_err(),
+        ];
+        for error in answers {
+            let text = error.to_string();
+            assert!(text.len() < 700 && !text.contains(char::is_control), "{fault:?}: {text}");
+            match error {
+                ProviderError::Throttled { after, .. } => {
+                    assert_eq!((fault, after), (Fault::Throttled, Some(Duration::from_secs(1))));
+                }
+                ProviderError::Transient(_) => assert_ne!(fault, Fault::Throttled),
+                error => panic!("{fault:?}: {error:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_creation_whose_answer_is_lost_is_found_and_one_that_comes_late_leaves_one_volume() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    let provider = tenant.open();
+    for fault in [Fault::AnswerLost, Fault::BadGateway, Fault::Truncated] {
+        let wanted = request(&format!("{fault:?}"));
+        tenant.faults.lock().unwrap().scripted.push_back(("POST", "/volumes", fault));
+        assert!(matches!(provider.create(&wanted), Err(ProviderError::Transient(_))), "{fault:?}");
+        let (volume, change) = provider.create(&wanted).unwrap();
+        assert_eq!(change, Change::Identity, "{fault:?}: it was made before");
+        assert_eq!(counts(&provider, &wanted.tags[tag::OWNER], 1)[0].id, volume.id);
+    }
+    let wanted = request("late");
+    tenant.faults.lock().unwrap().scripted.push_back(("POST", "/volumes", Fault::RequestLate));
+    assert!(matches!(provider.create(&wanted), Err(ProviderError::Transient(_))));
+    let (first, change) = provider.create(&wanted).unwrap();
+    assert_eq!(change, Change::Changed, "the late one is not there yet");
+    for volume in counts(&provider, "late", 2) {
+        reaches(&provider, &volume.id, VolumeState::Available);
+    }
+    let (stays, change) = provider.create(&wanted).unwrap();
+    assert_eq!((&stays.id, change), (&first.id, Change::Identity), "the older one stays");
+    counts(&provider, "late", 1);
+    // The same once more, with data on the younger one.
+    tenant.faults.lock().unwrap().scripted.push_back(("POST", "/volumes", Fault::AnswerLost));
+    let wanted = request("dirty");
+    provider.create(&wanted).unwrap_err();
+    let older = counts(&provider, "dirty", 1)[0].id.clone();
+    let path = format!("/volumes/{}", older.0);
+    assert!(tenant.faults.lock().unwrap().seen.iter().all(|seen| !seen.starts_with("DELETE") || !seen.contains(&path)));
+    assert_eq!(provider.create(&wanted).unwrap().0.id, older);
+}
+
+#[test]
+fn lists_have_all_pages_whatever_the_cloud_puts_on_one() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    let provider = tenant.open();
+    let mut made: BTreeSet<VolumeId> = (0..9).map(|_| provider.create(&request("many")).unwrap().0.id).collect();
+    let listed = |key: &str, value: &str| -> BTreeSet<VolumeId> {
+        provider.list(key, value).unwrap().into_iter().map(|volume| volume.id).collect()
+    };
+    assert_eq!(listed(tag::OWNER, "many"), made);
+    let odd = made.pop_last().unwrap();
+    // What is no plain text is compared here.
+    for value in ["it's {\"a\": \"b\"}", "ä %_*", "100 % \\"] {
+        assert_eq!(provider.set_tag(&odd, "k.a b", Some(value)), Ok(Change::Changed));
+        assert_eq!(listed("k.a b", value), BTreeSet::from([odd.clone()]), "{value}");
+    }
+    assert_eq!(provider.set_tag(&odd, "k.a b", None), Ok(Change::Changed));
+    assert_eq!(provider.set_tag(&odd, "k.a b", None), Ok(Change::Identity));
+    assert!(
+        matches!(provider.set_tag(&odd, "\u{e4}", Some("v")), Err(ProviderError::Invalid(_))),
+        "no key of Cinder's"
+    );
+    assert!(listed(tag::OWNER, "man_").is_empty() && listed(tag::OWNER, "MANY").is_empty());
+}
+
+#[test]
+fn quotas_are_told_as_quotas() {
+    let Some(cloud) = cloud() else { return };
+    let provider = cloud.tenant().open();
+    let large = CreateVolume { size: Bytes::from_gib(600), ..request("quota") };
+    assert!(matches!(provider.create(&large), Err(ProviderError::Quota(_))));
+    let id = provider.create(&request("quota")).unwrap().0.id;
+    reaches(&provider, &id, VolumeState::Available);
+    assert!(matches!(provider.grow(&id, Bytes::from_gib(600)), Err(ProviderError::Quota(_))));
+    let made = (1..20).map(|_| provider.create(&request("quota")).map(drop)).collect::<Result<(), _>>();
+    assert_eq!(made, Ok(()));
+    assert!(matches!(provider.create(&request("quota")), Err(ProviderError::Quota(_))), "the twenty-first");
+}
+
+#[test]
+fn a_server_takes_so_many_disks_and_what_another_server_has_is_left_alone() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    let provider = tenant.open();
+    let id = provider.create(&request("a")).unwrap().0.id;
+    reaches(&provider, &id, VolumeState::Available);
+    assert_eq!(provider.attach(&id), Ok(Change::Changed));
+    let here = reaches(&provider, &id, VolumeState::Attached);
+    assert_eq!(here.serial.as_ref(), Some(&id.0), "the disk shows the first 20 characters of it");
+    let config = OpenStackConfig { server: Some(uuid()), ..tenant.config("of-credential") };
+    let other = OpenStackProvider::open(config).unwrap();
+    let seen = other.describe(&id).unwrap();
+    assert_eq!((seen.state, seen.is_located()), (VolumeState::Attached, false));
+    for answer in [other.attach(&id), other.detach(&id)] {
+        assert!(
+            matches!(&answer, Err(ProviderError::Conflict { reason, .. }) if reason.contains(&tenant.server)),
+            "{answer:?}"
+        );
+    }
+    assert!(matches!(other.delete(&id), Err(ProviderError::Conflict { .. })));
+}
+
+#[test]
+fn the_metadata_service_says_which_server_this_machine_is() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    let server = tenant.server.clone();
+    let address = serve(move |request| match &*request.path {
+        "/openstack/latest/meta_data.json" => Reply::json(200, &json!({ "uuid": server, "name": "guest" })).bytes(),
+        _ => Reply::json(404, &json!(null)).bytes(),
+    });
+    let config =
+        OpenStackConfig { server: None, metadata_url: format!("http://{address}"), ..tenant.config("of-credential") };
+    let provider = OpenStackProvider::open(config).unwrap();
+    let id = provider.create(&request("a")).unwrap().0.id;
+    reaches(&provider, &id, VolumeState::Available);
+    assert_eq!(provider.attach(&id), Ok(Change::Changed));
+    assert!(reaches(&provider, &id, VolumeState::Attached).is_located());
+    let nowhere = serve(|_| Reply::json(200, &json!({ "uuid": "../.." })).bytes());
+    let config =
+        OpenStackConfig { server: None, metadata_url: format!("http://{nowhere}"), ..tenant.config("of-credential") };
+    match OpenStackProvider::open(config).unwrap().describe(&id) {
+        Err(ProviderError::Transient(text)) => assert!(text.contains("server = \"ID\""), "{text}"),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+#[test]
+fn what_exceeds_the_rates_is_throttled_before_the_cloud_is_asked() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    let config = OpenStackConfig { reads_per_s: 1, writes_per_s: 1, ..tenant.config("of-credential") };
+    let provider = OpenStackProvider::open(config).unwrap();
+    let absent = VolumeId(uuid());
+    let mut throttled = 0;
+    // Far more than the buckets hold, however slow the machine is.
+    for _ in 0..60 {
+        let before = tenant.faults.lock().unwrap().seen.len();
+        match provider.delete(&absent) {
+            Ok(change) => assert_eq!(change, Change::Identity),
+            Err(ProviderError::Throttled { after: Some(after), text }) => {
+                assert!(after <= Duration::from_secs(1) && text.contains("writes_per_s"), "{after:?} {text}");
+                assert_eq!(tenant.faults.lock().unwrap().seen.len(), before, "nothing was sent");
+                throttled += 1;
+            }
+            answer => panic!("{answer:?}"),
+        }
+    }
+    assert!(throttled > 0);
+}
+
+/// One life of a volume, in which any call may meet a fault; the caller does as the daemon does: it asks again.
+fn life(provider: &dyn Provider, owner: &str, random: &mut Random) {
+    fn until<T>(what: &str, mut call: impl FnMut() -> Result<T, ProviderError>) -> T {
+        for _ in 0..LOOKS_MAX {
+            match call() {
+                Ok(answer) => return answer,
+                Err(error @ (ProviderError::NotFound(_) | ProviderError::Invalid(_)))
+                    if !error.to_string().contains("token") =>
+                {
+                    panic!("{what}: {error}")
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.len() < 900 && !text.contains(char::is_control), "{what}: {text}");
+                    pause();
+                }
+            }
+        }
+        panic!("{what} does not come to an end");
+    }
+    let is = |id: &VolumeId, state: VolumeState| {
+        until("describe", || match provider.describe(id)? {
+            volume if volume.state == state => Ok(volume),
+            volume => Err(ProviderError::Transient(format!("it is {:?}", volume.state))),
+        })
+    };
+    let request = request(owner);
+    let id = until("create", || provider.create(&request)).0.id;
+    is(&id, VolumeState::Available);
+    for _ in 0..=random.below(2) {
+        until("attach", || provider.attach(&id));
+        let attached = is(&id, VolumeState::Attached);
+        assert_eq!(attached.serial.as_ref(), Some(&id.0));
+        until("set_tag", || provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")));
+        assert!(until("describe", || provider.describe(&id)).tags.contains_key(tag::DIRTY_EPOCH));
+        // Asked again, the same volume is found, and none with data is deleted.
+        assert_eq!(until("create", || provider.create(&request)).0.id, id);
+        until("set_tag", || provider.set_tag(&id, tag::DIRTY_EPOCH, None));
+        until("detach", || provider.detach(&id));
+        is(&id, VolumeState::Available);
+    }
+    until("delete", || provider.delete(&id));
+    for _ in 0..LOOKS_MAX {
+        match provider.describe(&id) {
+            Err(ProviderError::NotFound(_)) => return,
+            _ => pause(),
+        }
+    }
+    panic!("{id:?} is not deleted");
+}
+
+#[test]
+fn life_cycles_amid_faults_end_with_nothing_rented() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    let config = OpenStackConfig { timeout: Span(TIMEOUT), ..tenant.config("of-credential") };
+    let provider = OpenStackProvider::open(config).unwrap();
+    let mut random = Random::from_seed(7);
+    for cycle in 0..6 {
+        tenant.faults.lock().unwrap().by_chance = Some((Random::from_seed(cycle), 15));
+        life(&provider, "cycles", &mut random);
+    }
+    tenant.faults.lock().unwrap().by_chance = None;
+    // The sweep: what came late, or was made twice.
+    for _ in 0..LOOKS_MAX {
+        let left = provider.list(tag::OWNER, "cycles").unwrap();
+        for volume in &left {
+            assert!(!volume.tags.contains_key(tag::DIRTY_EPOCH));
+            let _ = provider.delete(&volume.id);
+        }
+        if left.is_empty() {
+            let met = tenant.faults.lock().unwrap().met.clone();
+            let count = |fault| met.iter().filter(|there| **there == fault).count();
+            let counts: Vec<String> = Fault::ALL.iter().map(|fault| format!("{fault:?} {}", count(*fault))).collect();
+            println!("6 lives; faults: {}", counts.join(", "));
+            assert!(met.len() > 10, "{met:?}");
+            return;
+        }
+        pause();
+    }
+    panic!("volumes stay: {:?}", provider.list(tag::OWNER, "cycles"));
+}

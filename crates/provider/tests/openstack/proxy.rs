@@ -1,0 +1,156 @@
+//! What stands between a client and its cloud, and does to requests and answers what networks do.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use surgetank_model::random::Random;
+
+use crate::http::{Reply, Request, ask, serve};
+
+/// How long clients wait that are to see late answers.
+pub const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It does not arrive.
+    RequestLost,
+    /// It is carried out, and nobody learns.
+    AnswerLost,
+    /// Nobody learns, and it is carried out a while later.
+    RequestLate,
+    /// It is refused with 429.
+    Throttled,
+    /// It is refused with 503, in JSON.
+    Unavailable,
+    /// It is carried out, and the gateway says 502 in HTML.
+    BadGateway,
+    /// It is carried out, and half of the answer comes.
+    Truncated,
+    /// It is carried out, and the answer has no end.
+    Huge,
+    /// A proxy's login page answers.
+    LoginPage,
+    /// The token is refused.
+    Unauthorized,
+    /// It is carried out, and the answer comes when nobody waits for it any more.
+    AnswerLate,
+}
+
+impl Fault {
+    pub const ALL: [Self; 11] = [
+        Self::RequestLost,
+        Self::AnswerLost,
+        Self::RequestLate,
+        Self::Throttled,
+        Self::Unavailable,
+        Self::BadGateway,
+        Self::Truncated,
+        Self::Huge,
+        Self::LoginPage,
+        Self::Unauthorized,
+        Self::AnswerLate,
+    ];
+}
+
+/// Which calls meet which faults.
+#[derive(Default)]
+pub struct Faults {
+    /// The next call whose method and path match meets the first of these.
+    pub scripted: VecDeque<(&'static str, &'static str, Fault)>,
+    /// Calls meet one by chance, so many of a hundred.
+    pub by_chance: Option<(Random, u64)>,
+    /// What has happened, for the test to count.
+    pub met: Vec<Fault>,
+    /// Every call that was seen.
+    pub seen: Vec<String>,
+}
+
+impl Faults {
+    fn next(&mut self, request: &Request) -> Option<Fault> {
+        self.seen.push(format!("{} {}", request.method, request.path));
+        let matches =
+            |(method, path, _): &(&str, &str, Fault)| *method == request.method && request.path.contains(path);
+        if let Some(at) = self.scripted.iter().position(matches) {
+            return self.scripted.remove(at).map(|(_, _, fault)| fault);
+        }
+        let (random, of_hundred) = self.by_chance.as_mut()?;
+        let (chance, which) = (random.below(100), random.below(Fault::ALL.len() as u64));
+        (chance < *of_hundred).then(|| Fault::ALL[usize::try_from(which).unwrap()])
+    }
+}
+
+/// Passes `/cinder/…` and `/nova/…` on, and says where it is.
+pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String {
+    let address = serve(move |request| {
+        let (base, path) = match request.path.strip_prefix("/cinder") {
+            Some(path) => (&cinder, path.to_owned()),
+            None => (&nova, request.path.trim_start_matches("/nova").to_owned()),
+        };
+        let url = format!("{base}{}", path.trim_start_matches("/v3").trim_start_matches("/v2.1"));
+        let fault = {
+            let mut faults = faults.lock().unwrap();
+            let fault = faults.next(&request);
+            faults.met.extend(fault);
+            fault
+        };
+        let forward = {
+            let (request, url) = (request.clone(), url.clone());
+            move || {
+                let kept = |name: &str| matches!(name, "x-auth-token" | "openstack-api-version" | "accept");
+                let headers = request.headers.iter().filter(|(name, _)| kept(name));
+                let headers: Vec<(&str, &str)> = headers.map(|(name, value)| (&**name, &**value)).collect();
+                ask(&request.method, &url, &headers, request.body)
+            }
+        };
+        let html = |status| Reply { status, headers: Vec::new(), body: b"<html><title>Log in</title></html>".to_vec() };
+        match fault {
+            None => forward().bytes(),
+            Some(Fault::RequestLost) => Vec::new(),
+            Some(Fault::AnswerLost) => {
+                forward();
+                Vec::new()
+            }
+            Some(Fault::AnswerLate) => {
+                let bytes = forward().bytes();
+                std::thread::sleep(TIMEOUT * 2);
+                bytes
+            }
+            Some(Fault::RequestLate) => {
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(300));
+                    forward();
+                });
+                Vec::new()
+            }
+            Some(Fault::Throttled) => {
+                let body = json!({ "overLimit": { "code": 429, "message": "This request was rate-limited." } });
+                let mut reply = Reply::json(429, &body);
+                reply.headers.push(("retry-after".to_owned(), "1".to_owned()));
+                reply.bytes()
+            }
+            Some(Fault::Unavailable) => {
+                Reply::json(503, &json!({ "serviceUnavailable": { "code": 503, "message": "down" } })).bytes()
+            }
+            Some(Fault::BadGateway) => {
+                forward();
+                html(502).bytes()
+            }
+            Some(Fault::Truncated) => {
+                let bytes = forward().bytes();
+                bytes[..bytes.len() - bytes.len() / 4].to_vec()
+            }
+            Some(Fault::Huge) => {
+                forward();
+                Reply { status: 200, headers: Vec::new(), body: vec![b' '; (32 << 20) + 1] }.bytes()
+            }
+            Some(Fault::LoginPage) => html(200).bytes(),
+            Some(Fault::Unauthorized) => {
+                Reply::json(401, &json!({ "error": { "code": 401, "title": "Unauthorized", "message": "no" } })).bytes()
+            }
+        }
+    });
+    format!("http://{address}")
+}
