@@ -48,9 +48,9 @@ pub fn error(service: &str, answer: &Answer) -> ProviderError {
             ProviderError::Invalid(format!("{text} (the cloud is older than OpenStack Train)"))
         }
         StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => ProviderError::Invalid(text),
-        StatusCode::UNAUTHORIZED => {
-            ProviderError::Invalid(format!("{text} (it refuses a token that Keystone has just given)"))
-        }
+        StatusCode::UNAUTHORIZED => ProviderError::Invalid(format!(
+            "{text} (it refuses a token that Keystone has just given: look whether the application credential has access rules that do not permit this)"
+        )),
         _ => ProviderError::Transient(text),
     }
 }
