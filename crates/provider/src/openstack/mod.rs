@@ -1,6 +1,6 @@
 //! OpenStack: volumes of Cinder, which Nova attaches to the server that this machine is.
 //!
-//! Not yet run on a real cloud, but against Cinder and Keystone themselves (`tests/openstack`).
+//! Not yet run on a real cloud, but against Keystone, Cinder and Nova themselves (`tests/openstack`).
 
 mod cinder;
 mod config;

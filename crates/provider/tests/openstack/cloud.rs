@@ -1,5 +1,5 @@
-//! A cloud on loopback: Keystone and Cinder themselves, each a process, and a fake Nova; and tenants of it, each in a region
-//! of its own, whose calls pass a proxy.
+//! A cloud on loopback: Keystone, Cinder and Nova themselves, each a process; and tenants of it, each in a region of its own, whose
+//! calls pass a proxy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,6 @@ use surgetank_provider::{OpenStackConfig, OpenStackProvider};
 use tempfile::TempDir;
 
 use crate::http::ask;
-use crate::nova::Nova;
 use crate::proxy::{self, Faults};
 
 /// How long a service may take to begin, in looks at 100 ms.
@@ -31,6 +30,7 @@ pub struct Cloud {
     cinder: Process,
     nova: String,
     _keystone: Process,
+    _nova: Option<Process>,
 }
 
 /// The cloud that all tests of this process share; `None`, after a word about it: it is not installed.
@@ -76,10 +76,11 @@ fn start(python: &Path, script: &str, directory: &Path, arguments: &[&str]) -> P
 }
 
 impl Cloud {
+    #[allow(clippy::print_stderr, reason = "tests say what they skip")]
     fn start() -> Option<Self> {
         let python = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/openstack-python/bin/python"));
         if !python.exists() {
-            eprintln!("there is no OpenStack here (scripts/setup test installs it): this test is left out");
+            eprintln!("skipped: there is no OpenStack at {}: `scripts/setup test` installs it", python.display());
             return None;
         }
         let directory = TempDir::new().unwrap();
@@ -88,13 +89,16 @@ impl Cloud {
         let keystone = format!("http://127.0.0.1:{}/v3", identity.port);
         let cinder = start(python, "run_cinder.py", &directory.path().join("cinder"), &[&keystone, &password]);
         let admin = login(&keystone, "admin", &password, "admin");
-        let mut cloud = Self { directory, keystone, admin, cinder, nova: String::new(), _keystone: identity };
+        let mut cloud =
+            Self { directory, keystone, admin, cinder, nova: String::new(), _keystone: identity, _nova: None };
         // Nova's own user, whom Cinder takes for a service.
         let (project, user) = (cloud.made("projects", "project", json!({ "name": "service" })), nonce());
         let id = cloud.made("users", "user", json!({ "name": "nova", "password": user }));
         cloud.grant(&project, &id, "service");
-        let service = login(&cloud.keystone, "nova", &user, "service");
-        cloud.nova = Nova::start(cloud.cinder(), service);
+        let directory = cloud.directory.path().join("nova");
+        let nova = start(python, "run_nova.py", &directory, &[&cloud.keystone, &password, &user]);
+        cloud.nova = format!("http://127.0.0.1:{}/v2.1", nova.port);
+        cloud._nova = Some(nova);
         // Cinder tells Nova of volumes that grow.
         cloud.endpoints("here", &cloud.cinder(), &cloud.nova);
         Some(cloud)
@@ -143,7 +147,23 @@ impl Cloud {
         let proxy = proxy::start(self.cinder(), self.nova.clone(), Arc::clone(&faults));
         self.endpoints(&name, &format!("{proxy}/cinder/v3"), &format!("{proxy}/nova/v2.1"));
         let token = login(&self.keystone, &name, &password, &name);
-        let wanted = json!({ "application_credential": { "name": "surgetank", "roles": [{ "name": "member" }] } });
+        let server = uuid();
+        let made = format!("{}/made/{server}/{project}", self.nova.trim_end_matches("/v2.1"));
+        assert_eq!(ask("POST", &made, &[], Vec::new()).status, 200);
+        // As docs/OPERATIONS.md recommends.
+        let attachments = format!("/v2.1/servers/{server}/os-volume_attachments");
+        let rule =
+            |service: &str, method: &str, path: &str| json!({ "service": service, "method": method, "path": path });
+        let rules = [
+            rule("block-storage", "GET", "/v3/volumes/**"),
+            rule("block-storage", "POST", "/v3/volumes"),
+            rule("block-storage", "POST", "/v3/volumes/**"),
+            rule("block-storage", "DELETE", "/v3/volumes/**"),
+            rule("compute", "POST", &attachments),
+            rule("compute", "DELETE", &format!("{attachments}/*")),
+        ];
+        let wanted = json!({ "application_credential":
+            { "name": "surgetank", "roles": [{ "name": "member" }], "access_rules": rules } });
         let url = format!("{}/users/{user}/application_credentials", self.keystone);
         let reply = ask("POST", &url, &[("x-auth-token", &token)], wanted.to_string().into_bytes());
         let made: Value = serde_json::from_slice(&reply.body).unwrap();
@@ -158,7 +178,7 @@ impl Cloud {
         fs::write(&file, text).unwrap();
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(&file, private).unwrap();
-        Tenant { cloud: self, project, server: uuid(), file, secrets: vec![password, secret], faults }
+        Tenant { cloud: self, project, credential: id, server, file, secrets: vec![password, secret], faults }
     }
 }
 
@@ -166,6 +186,7 @@ impl Cloud {
 pub struct Tenant {
     cloud: &'static Cloud,
     project: String,
+    credential: String,
     pub server: String,
     pub file: PathBuf,
     /// What nobody may print.
@@ -183,6 +204,15 @@ impl Tenant {
             writes_per_s: 1_000_000,
             ..OpenStackConfig::default()
         }
+    }
+
+    /// Whether the application credential may do this, which no rule of it permits.
+    pub fn may_see_limits(&self) -> bool {
+        let body = json!({ "auth": { "identity": { "methods": ["application_credential"],
+            "application_credential": { "id": self.credential, "secret": self.secrets[1] } } } });
+        let reply = ask("POST", &format!("{}/auth/tokens", self.cloud.keystone), &[], body.to_string().into_bytes());
+        let token = &reply.headers.iter().find(|(name, _)| name == "x-subject-token").unwrap().1;
+        ask("GET", &format!("{}/limits", self.cloud.cinder()), &[("x-auth-token", token)], Vec::new()).status == 200
     }
 
     /// The next volume fails.

@@ -20,12 +20,8 @@ pub struct Request {
 }
 
 impl Request {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(there, _)| there == name).map(|(_, value)| &**value)
-    }
-
-    pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
     fn read(stream: &TcpStream) -> Option<Self> {

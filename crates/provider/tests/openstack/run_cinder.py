@@ -64,7 +64,8 @@ quota_gigabytes = 500
 volume_backend_name = here
 volume_driver = driver.Driver
 [database]
-connection = sqlite:///{directory}/cinder.db
+connection = sqlite:///{directory}/cinder.db?timeout=60
+sqlite_synchronous = false
 [oslo_concurrency]
 lock_path = {directory}
 [oslo_policy]
@@ -74,6 +75,8 @@ backend_url = file://{directory}
 [keystone_authtoken]
 www_authenticate_uri = {keystone}
 service_token_roles_required = true
+# Without it no application credential with access rules is let in.
+service_type = block-storage
 {identity}
 [nova]
 region_name = here

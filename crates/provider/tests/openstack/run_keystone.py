@@ -4,8 +4,7 @@ import base64
 import os
 import sys
 import threading
-from socketserver import ThreadingMixIn
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 # It ends with whoever started it.
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
@@ -15,7 +14,7 @@ keys = os.path.join(directory, "keys")
 with open(configuration, "w") as file:
     file.write(f"""
 [database]
-connection = sqlite:///{directory}/keystone.db
+connection = sqlite:///{directory}/keystone.db?timeout=60
 [fernet_tokens]
 key_repository = {keys}/tokens
 [fernet_receipts]
@@ -53,16 +52,13 @@ bootstrapper.service_name = "keystone"
 bootstrapper.region_id = "here"
 
 
-class Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
 class Handler(WSGIRequestHandler):
     def log_message(self, *_):
         pass
 
 
-server = make_server("127.0.0.1", 0, application, Server, Handler)
+# One request at a time: SQLite refuses at once what two transactions want to write.
+server = make_server("127.0.0.1", 0, application, handler_class=Handler)
 url = f"http://127.0.0.1:{server.server_port}/v3"
 bootstrapper.public_url = bootstrapper.internal_url = bootstrapper.admin_url = url
 bootstrapper.bootstrap()
