@@ -177,25 +177,25 @@ fn a_creation_whose_answer_is_lost_is_found_and_one_that_comes_late_leaves_one_v
         assert_eq!(change, Change::Identity, "{fault:?}: it was made before");
         assert_eq!(counts(&provider, &wanted.tags[tag::OWNER], 1)[0].id, volume.id);
     }
-    let wanted = request("late");
-    tenant.faults.lock().unwrap().scripted.push_back(("POST", "/volumes", Fault::RequestLate));
-    assert!(matches!(provider.create(&wanted), Err(ProviderError::Transient(_))));
-    let (first, change) = provider.create(&wanted).unwrap();
-    assert_eq!(change, Change::Changed, "the late one is not there yet");
-    for volume in counts(&provider, "late", 2) {
-        reaches(&provider, &volume.id, VolumeState::Available);
+    for (owner, is_younger_dirty) in [("late", false), ("dirty", true)] {
+        let wanted = request(owner);
+        tenant.faults.lock().unwrap().scripted.push_back(("POST", "/volumes", Fault::RequestLate));
+        assert!(matches!(provider.create(&wanted), Err(ProviderError::Transient(_))));
+        let (older, change) = provider.create(&wanted).unwrap();
+        assert_eq!(change, Change::Changed, "the late one is not there yet");
+        let both = counts(&provider, owner, 2);
+        for volume in &both {
+            reaches(&provider, &volume.id, VolumeState::Available);
+        }
+        let younger = both.into_iter().map(|volume| volume.id).find(|id| *id != older.id).unwrap();
+        if is_younger_dirty {
+            provider.set_tag(&younger, tag::DIRTY_EPOCH, Some("e")).unwrap();
+        }
+        let expected = if is_younger_dirty { younger } else { older.id };
+        let (stays, change) = provider.create(&wanted).unwrap();
+        assert_eq!((stays.id, change), (expected, Change::Identity), "the older one, but not before one with data");
+        counts(&provider, owner, 1);
     }
-    let (stays, change) = provider.create(&wanted).unwrap();
-    assert_eq!((&stays.id, change), (&first.id, Change::Identity), "the older one stays");
-    counts(&provider, "late", 1);
-    // The same once more, with data on the younger one.
-    tenant.faults.lock().unwrap().scripted.push_back(("POST", "/volumes", Fault::AnswerLost));
-    let wanted = request("dirty");
-    provider.create(&wanted).unwrap_err();
-    let older = counts(&provider, "dirty", 1)[0].id.clone();
-    let path = format!("/volumes/{}", older.0);
-    assert!(tenant.faults.lock().unwrap().seen.iter().all(|seen| !seen.starts_with("DELETE") || !seen.contains(&path)));
-    assert_eq!(provider.create(&wanted).unwrap().0.id, older);
 }
 
 #[test]

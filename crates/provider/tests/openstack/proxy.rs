@@ -12,6 +12,9 @@ use crate::http::{Reply, Request, ask, serve};
 /// How long clients wait that are to see late answers.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How often what is late looks whether it is its turn: for 10 s, if nothing like it comes.
+const LOOKS_MAX: u32 = 500;
+
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -19,7 +22,7 @@ pub enum Fault {
     RequestLost,
     /// It is carried out, and nobody learns.
     AnswerLost,
-    /// Nobody learns, and it is carried out a while later.
+    /// Nobody learns, and it is carried out after the next one like it.
     RequestLate,
     /// It is refused with 429.
     Throttled,
@@ -66,6 +69,8 @@ pub struct Faults {
     pub met: Vec<Fault>,
     /// Every call that was seen.
     pub seen: Vec<String>,
+    /// Every call that was answered as usual.
+    answered: Vec<String>,
 }
 
 impl Faults {
@@ -89,6 +94,7 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String
             Some(path) => (&cinder, path.to_owned()),
             None => (&nova, request.path.trim_start_matches("/nova").to_owned()),
         };
+        let call = format!("{} {}", request.method, request.path);
         let url = format!("{base}{}", path.trim_start_matches("/v3").trim_start_matches("/v2.1"));
         let fault = {
             let mut faults = faults.lock().unwrap();
@@ -107,7 +113,11 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String
         };
         let html = |status| Reply { status, headers: Vec::new(), body: b"<html><title>Log in</title></html>".to_vec() };
         match fault {
-            None => forward().bytes(),
+            None => {
+                let bytes = forward().bytes();
+                faults.lock().unwrap().answered.push(call);
+                bytes
+            }
             Some(Fault::RequestLost) => Vec::new(),
             Some(Fault::AnswerLost) => {
                 forward();
@@ -119,8 +129,16 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String
                 bytes
             }
             Some(Fault::RequestLate) => {
+                let faults = Arc::clone(&faults);
                 std::thread::spawn(move || {
-                    std::thread::sleep(Duration::from_millis(300));
+                    let count = || faults.lock().unwrap().answered.iter().filter(|there| **there == call).count();
+                    let before = count();
+                    for _ in 0..LOOKS_MAX {
+                        if count() > before {
+                            break;
+                        }
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
                     forward();
                 });
                 Vec::new()
