@@ -40,6 +40,9 @@ const LONG: Duration = Duration::from_secs(3600);
   surgetank serve --config surgetank.toml --check
   SURGETANK_LOG=debug surgetank serve --config surgetank.toml --log json
 
+The configuration says whose volumes are rented: files of this machine (local), disks that a host plugs (host), files of \
+a staging pool (pool), or volumes of an OpenStack cloud (openstack, not yet run on a real cloud).
+
 SIGTERM and SIGINT stop the daemon: it finishes the requests in flight, and drains dirty data first or leaves them \
 on their caching volume, according to on_stop in the configuration. At a second signal it prints what it still \
 waits for. SIGHUP loads new certificates, as `surgetank reload` does. SIGUSR2 upgrades in place: the binary that \

@@ -149,4 +149,18 @@ mod tests {
             assert!(error.contains(why), "{error}");
         }
     }
+
+    #[test]
+    fn credentials_are_looked_at_before_a_start() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let config = OpenStackConfig { clouds_file: Some(file.path().to_owned()), ..OpenStackConfig::default() };
+        let with = |url: &str, config: &OpenStackConfig| {
+            let auth = format!("{{auth_url: '{url}', application_credential_id: i, application_credential_secret: s}}");
+            std::fs::write(file.path(), format!("clouds: {{c: {{auth: {auth}}}}}")).unwrap();
+            config.would_open().map_err(|error| error.to_string())
+        };
+        assert_eq!(with("https://keystone.example/v3", &config), Ok(()));
+        assert!(with("http://keystone.example/v3", &config).unwrap_err().contains("allow_plain = true"));
+        assert_eq!(with("http://keystone.example/v3", &OpenStackConfig { allow_plain: true, ..config }), Ok(()));
+    }
 }

@@ -18,8 +18,8 @@ use ureq::http::{Method, StatusCode};
 pub use config::OpenStackConfig;
 
 use crate::cloud::http::{Answer, Call, Client, encoded};
-use crate::cloud::metadata;
 use crate::cloud::rates::Rates;
+use crate::cloud::{check_url, metadata};
 use crate::{
     Change, CreateVolume, Home, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription, VolumeId,
     VolumeState, decide_growth,
@@ -107,7 +107,9 @@ impl OpenStackProvider {
         let source = config.source();
         // A command is left alone until it is needed: it may ask its user something.
         if !matches!(source, credentials::Source::Command(_)) {
-            source.read().map_err(ProviderError::Invalid)?;
+            let credentials = source.read();
+            let checked = credentials.and_then(|found| check_url("Keystone", &found.auth_url, config.allow_plain));
+            checked.map_err(ProviderError::Invalid)?;
         }
         let keystone = Keystone::new(client.clone(), source, config.allow_plain);
         let rates = Mutex::new(Rates::new(Instant::ZERO, config.reads_per_s, config.writes_per_s));
