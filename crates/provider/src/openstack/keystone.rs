@@ -28,13 +28,19 @@ const NOVA: &[&str] = &["compute"];
 pub struct Session {
     /// The token, for `X-Auth-Token`.
     pub token: Hidden,
+    /// Where it counts.
+    pub place: Place,
+    renew_at: Instant,
+}
+
+/// Where volumes are: elsewhere each would seem to be gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
     /// Where Cinder is, without a slash at the end.
     pub cinder: String,
     /// Where Nova is.
     pub nova: String,
-    /// The project that it counts in.
     project: String,
-    renew_at: Instant,
 }
 
 /// Logs in, and again before the token ends.
@@ -49,8 +55,8 @@ pub struct Keystone {
 #[derive(Debug, Default)]
 struct State {
     session: Option<Arc<Session>>,
-    /// The project of the first login: in another one each volume would seem to be gone.
-    project: Option<String>,
+    /// That of the first login.
+    place: Option<Place>,
 }
 
 impl Keystone {
@@ -64,7 +70,8 @@ impl Keystone {
     /// refused, which counts no more.
     ///
     /// # Errors
-    /// `Invalid`: credentials, or the catalog; else as [`ProviderError`] says.
+    /// `Invalid`: credentials, or the catalog. `Transient`: they lead to another place than the first login's. Else as
+    /// [`ProviderError`] says.
     pub fn session(&self, refused: Option<&Arc<Session>>) -> Result<Arc<Session>, ProviderError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_refused = |session: &Arc<Session>| refused.is_some_and(|refused| Arc::ptr_eq(refused, session));
@@ -73,14 +80,9 @@ impl Keystone {
             return Ok(Arc::clone(session));
         }
         let session = Arc::new(self.login(now)?);
-        match &state.project {
-            Some(project) if *project != session.project => {
-                return Err(ProviderError::Invalid(format!(
-                    "the credentials are now those of the project {} and were those of {project}: volumes of the former one cannot be seen; restore them, or restart the daemon if nothing is rented",
-                    sentence(&session.project)
-                )));
-            }
-            _ => state.project = Some(session.project.clone()),
+        let place = state.place.get_or_insert_with(|| session.place.clone());
+        if *place != session.place {
+            return Err(ProviderError::Transient(moved(place, &session.place)));
         }
         state.session = Some(Arc::clone(&session));
         Ok(session)
@@ -108,6 +110,22 @@ impl Keystone {
         session(&answer, now, region, interface, self.allow_plain)
             .map_err(|why| ProviderError::Invalid(format!("Keystone at {base} has let the daemon in, but {why}")))
     }
+}
+
+/// What is said of a login that leads elsewhere.
+fn moved(first: &Place, now: &Place) -> String {
+    let parts = [
+        ("the project", &first.project, &now.project),
+        ("Cinder's endpoint", &first.cinder, &now.cinder),
+        ("Nova's endpoint", &first.nova, &now.nova),
+    ];
+    let differ = parts.iter().filter(|(_, first, now)| first != now);
+    let differ: Vec<String> =
+        differ.map(|(what, first, now)| format!("{what} {} (it was {})", sentence(now), sentence(first))).collect();
+    format!(
+        "the credentials, or the catalog of Keystone, now lead to {}, where volumes that are rented cannot be seen: restore them, or restart the daemon if nothing is rented",
+        differ.join(" and ")
+    )
 }
 
 #[derive(Deserialize)]
@@ -169,7 +187,8 @@ fn session(
     let life = life(&granted.token.issued_at, &granted.token.expires_at).unwrap_or(LIFE);
     // A token that lives for less than that is used for half of its life.
     let renew_at = now + life.saturating_sub(EARLY).max(life / 2);
-    Ok(Session { token, cinder: find(CINDER, "v3")?, nova: find(NOVA, "v2.1")?, project, renew_at })
+    let place = Place { cinder: find(CINDER, "v3")?, nova: find(NOVA, "v2.1")?, project };
+    Ok(Session { token, place, renew_at })
 }
 
 /// The URL of a service in the catalog.
@@ -184,6 +203,8 @@ fn endpoint(catalog: &[Service], names: &[&str], region: Option<&str>, interface
         services.flat_map(|service| &service.endpoints).filter(is_there).map(|endpoint| &*endpoint.url).collect()
     };
     let mut found = names.iter().map(|name| of(name)).find(|found| !found.is_empty()).unwrap_or_default();
+    // A catalog has no order: of several the same one is taken at each login.
+    found.sort_unstable();
     found.dedup();
     match (&*found, region) {
         ([], _) => Err(format!(
@@ -263,9 +284,22 @@ mod tests {
             { "interface": "public", "region_id": "north", "url": "https://cinder.example/v3/p" },
         ])));
         let session = session(&answer, now, Some("north"), "public", false).unwrap();
-        assert_eq!((&*session.cinder, &*session.nova), ("https://cinder.example/v3/p", "https://nova.example/v2.1"));
+        assert_eq!(
+            (&*session.place.cinder, &*session.place.nova),
+            ("https://cinder.example/v3/p", "https://nova.example/v2.1")
+        );
         assert_eq!(session.renew_at - now, Duration::from_secs(3600 - 300));
         assert!(!format!("{session:?}").contains("swordfish"));
+    }
+
+    #[test]
+    fn of_several_endpoints_in_a_region_the_same_one_is_taken_whatever_their_order() {
+        let public = |url: &str| json!({ "interface": "public", "region_id": "north", "url": url });
+        let [a, b] = ["https://a.example/v3", "https://b.example/v3"].map(public);
+        for endpoints in [json!([a, b, a]), json!([b, a])] {
+            let session = session(&granted(body(endpoints)), Instant::now(), Some("north"), "public", false).unwrap();
+            assert_eq!(session.place.cinder, "https://a.example/v3");
+        }
     }
 
     #[test]

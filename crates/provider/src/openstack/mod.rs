@@ -163,8 +163,8 @@ impl OpenStackProvider {
         body: Option<&Value>,
     ) -> Result<Answer, ProviderError> {
         let (base, version) = match service {
-            Service::Cinder => (&session.cinder, CINDER_VERSION),
-            Service::Nova => (&session.nova, NOVA_VERSION),
+            Service::Cinder => (&session.place.cinder, CINDER_VERSION),
+            Service::Nova => (&session.place.nova, NOVA_VERSION),
         };
         let url = format!("{base}{path}");
         let headers = [("X-Auth-Token", session.token.reveal()), version];

@@ -111,7 +111,7 @@ fn users_log_in_by_password_or_application_credential_and_wrong_ones_are_told_wi
 }
 
 #[test]
-fn a_refused_token_is_replaced_once_and_credentials_of_another_project_are_refused() {
+fn a_refused_token_is_replaced_once_and_credentials_that_lead_elsewhere_are_refused() {
     let Some(cloud) = cloud() else { return };
     let (tenant, other) = (cloud.tenant(), cloud.tenant());
     let provider = tenant.open();
@@ -124,12 +124,29 @@ fn a_refused_token_is_replaced_once_and_credentials_of_another_project_are_refus
     assert!(provider.describe(&id).is_ok(), "a new token does");
     refuse(2);
     assert!(matches!(provider.describe(&id), Err(ProviderError::Invalid(_))), "it is asked for once");
-    // The other tenant's region does not matter: nothing is asked there.
-    std::fs::copy(&other.file, &tenant.file).unwrap();
-    refuse(1);
-    match provider.describe(&id) {
-        Err(ProviderError::Invalid(text)) => assert!(text.contains("restart the daemon"), "{text}"),
-        answer => panic!("of a volume that is there: {answer:?}"),
+    let own = std::fs::read_to_string(&tenant.file).unwrap();
+    let others = std::fs::read_to_string(&other.file).unwrap();
+    let region = |text: &str| text.split('\'').nth(1).unwrap().to_owned();
+    // The region alone, then the project as well.
+    let moved =
+        own.replace(&format!("region_name: '{}'", region(&own)), &format!("region_name: '{}'", region(&others)));
+    for (text, why) in [(&moved, "Cinder's endpoint"), (&others, "the project")] {
+        std::fs::write(&tenant.file, text).unwrap();
+        refuse(2);
+        // None of them says that a volume is gone which is there.
+        let calls: [&dyn Fn() -> Result<(), ProviderError>; 2] =
+            [&|| provider.describe(&id).map(drop), &|| provider.delete(&id).map(drop)];
+        for call in calls {
+            match call() {
+                Err(ProviderError::Transient(said)) => {
+                    assert!(said.contains(why) && said.contains("restart the daemon"), "{said}");
+                }
+                answer => panic!("{answer:?}"),
+            }
+        }
+        assert!(other.faults.lock().unwrap().seen.is_empty(), "nothing is asked there");
+        std::fs::write(&tenant.file, &own).unwrap();
+        assert!(provider.describe(&id).is_ok(), "it is restored");
     }
 }
 
