@@ -1,18 +1,30 @@
 //! What OpenStack's refusals mean. The status alone does not say: 404 is also an unknown type of volumes, 403 a machine that
 //! takes no more disks, 413 a quota.
 
-use serde_json::Value;
 use ureq::http::StatusCode;
 
 use crate::cloud::http::{Answer, sentence};
 use crate::{ProviderError, VolumeId, VolumeState};
 
-/// What it says, if it is OpenStack: one object of any name with a `message`.
+/// What OpenStack calls its answers with 404.
+const ITEM_NOT_FOUND: &str = "itemNotFound";
+
+/// The kind of an answer, and what it says, if it is OpenStack: one object of any name with a `message`.
+fn told(answer: &Answer) -> Option<(&str, &str)> {
+    let (kind, detail) = answer.body.as_object()?.iter().find(|(_, detail)| detail.is_object())?;
+    Some((kind, detail.get("message")?.as_str()?))
+}
+
+/// What it says, if it is OpenStack.
 #[must_use]
 pub fn message(answer: &Answer) -> Option<String> {
-    let body = answer.body.as_object()?;
-    let detail = body.values().find_map(Value::as_object)?;
-    detail.get("message")?.as_str().map(sentence)
+    told(answer).map(|(_, said)| sentence(said))
+}
+
+/// Whether Cinder says that there is no such volume, in its own words: gateways, too, answer 404 with JSON that has the path.
+fn is_gone(answer: &Answer, id: &VolumeId) -> bool {
+    let gone = format!("Volume {} could not be found.", id.0);
+    answer.status == StatusCode::NOT_FOUND && told(answer) == Some((ITEM_NOT_FOUND, &gone))
 }
 
 /// Why a service has not carried out a call that concerns no volume, or that it cannot have carried out.
@@ -47,7 +59,11 @@ pub fn error(service: &str, answer: &Answer) -> ProviderError {
         StatusCode::NOT_ACCEPTABLE => {
             ProviderError::Invalid(format!("{text} (the cloud is older than OpenStack Train)"))
         }
-        StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => ProviderError::Invalid(text),
+        // Else a gateway, which has no such path.
+        StatusCode::NOT_FOUND if told(answer).is_some_and(|(kind, _)| kind == ITEM_NOT_FOUND) => {
+            ProviderError::Invalid(text)
+        }
+        StatusCode::BAD_REQUEST => ProviderError::Invalid(text),
         StatusCode::UNAUTHORIZED => ProviderError::Invalid(format!(
             "{text} (it refuses a token that Keystone has just given: look whether the application credential has access rules that do not permit this)"
         )),
@@ -59,13 +75,24 @@ pub fn error(service: &str, answer: &Answer) -> ProviderError {
 /// it is a conflict, whatever status says so. Only Cinder knows that a volume is gone.
 #[must_use]
 pub fn of_volume(service: &str, answer: &Answer, id: &VolumeId, state: VolumeState) -> ProviderError {
+    if service == "Cinder" && is_gone(answer, id) {
+        return ProviderError::NotFound(id.clone());
+    }
     let (error, said) = (error(service, answer), message(answer));
     match (answer.status, said) {
-        (StatusCode::NOT_FOUND, Some(said)) if said.contains(&id.0) && service == "Cinder" => {
-            ProviderError::NotFound(id.clone())
+        (StatusCode::NOT_FOUND, Some(said)) if said.contains("is not attached to volume") => {
+            ProviderError::Transient(format!(
+                "{service} says: {said} (Cinder has an attachment of which Nova knows nothing: the cloud's operator must remove it and reset the volume's state)"
+            ))
         }
         (StatusCode::NOT_FOUND, Some(said)) if said.contains(&id.0) => {
             ProviderError::Transient(format!("{service} says: {said}"))
+        }
+        // Nova's `cross_az_attach = False`.
+        (StatusCode::BAD_REQUEST, Some(said)) if said.contains("not in the same availability_zone") => {
+            ProviderError::Invalid(format!(
+                "{service} says: {said} (write the server's zone as availability_zone in [provider.openstack])"
+            ))
         }
         // What is written in the request does not do, whatever the state.
         (StatusCode::BAD_REQUEST, Some(said)) if said.starts_with("Invalid input for field") => error,
@@ -84,7 +111,7 @@ fn is_quota(said: &str) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use serde_json::json;
+    use serde_json::{Value, json};
     use ureq::http::HeaderMap;
 
     use super::*;
@@ -95,7 +122,8 @@ mod tests {
     }
 
     fn said(status: u16, text: &str) -> Answer {
-        answer(status, json!({ "badRequest": { "code": status, "message": text } }))
+        let kind = if status == 404 { ITEM_NOT_FOUND } else { "badRequest" };
+        answer(status, json!({ kind: { "code": status, "message": text } }))
     }
 
     /// As Cinder 29 and Nova 34 word them.
@@ -153,6 +181,26 @@ mod tests {
         assert!(matches!(of("Nova", 404, &gone), ProviderError::Transient(_)));
         assert!(matches!(of("Nova", 404, "Instance 1 could not be found."), ProviderError::Invalid(_)));
         assert!(matches!(of("Cinder", 404, "The resource could not be found."), ProviderError::Invalid(_)));
+        // A gateway's, which knows nothing of volumes.
+        for (kind, text) in [
+            ("error", format!("Cannot GET /v3/volumes/{}", id.0)),
+            ("error", gone.clone()),
+            ("itemNotFound", format!("no route to {}", id.0)),
+            ("itemNotFound", format!("{gone} Or could it?")),
+            ("itemNotFound", gone.replace("f8f", "f8e") + &id.0),
+        ] {
+            let gateway = answer(404, json!({ kind: { "code": 404, "message": text } }));
+            let error = of_volume("Cinder", &gateway, &id, VolumeState::Attached);
+            assert!(matches!(error, ProviderError::Transient(_)), "{text}: {error:?}");
+        }
+        match of("Nova", 404, &format!("Instance 1 is not attached to volume {}", id.0)) {
+            ProviderError::Transient(text) => assert!(text.contains("operator"), "{text}"),
+            error => panic!("{error:?}"),
+        }
+        let zone = "Invalid volume: Instance 1 and volume 2 are not in the same availability_zone. Instance is in a. Volume is in b";
+        assert!(
+            matches!(of("Nova", 400, zone), ProviderError::Invalid(text) if text.contains("availability_zone in ["))
+        );
         for status in [400, 409] {
             let refused = of("Cinder", status, "Invalid volume: Volume status must be available or error");
             assert!(matches!(refused, ProviderError::Conflict { state: VolumeState::Attached, .. }), "{refused:?}");

@@ -36,6 +36,8 @@ pub enum Fault {
     Huge,
     /// A proxy's login page answers.
     LoginPage,
+    /// A gateway has no such path, and says so in JSON.
+    NoRoute,
     /// The token is refused.
     Unauthorized,
     /// It is carried out, and the answer comes when nobody waits for it any more.
@@ -43,7 +45,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::RequestLost,
         Self::AnswerLost,
         Self::RequestLate,
@@ -53,6 +55,7 @@ impl Fault {
         Self::Truncated,
         Self::Huge,
         Self::LoginPage,
+        Self::NoRoute,
         Self::Unauthorized,
         Self::AnswerLate,
     ];
@@ -165,6 +168,10 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String
                 Reply { status: 200, headers: Vec::new(), body: vec![b' '; (32 << 20) + 1] }.bytes()
             }
             Some(Fault::LoginPage) => html(200).bytes(),
+            Some(Fault::NoRoute) => {
+                let said = format!("Cannot {call}");
+                Reply::json(404, &json!({ "error": { "code": 404, "message": said } })).bytes()
+            }
             Some(Fault::Unauthorized) => {
                 Reply::json(401, &json!({ "error": { "code": 401, "title": "Unauthorized", "message": "no" } })).bytes()
             }
