@@ -108,10 +108,11 @@ impl Volume {
             "detaching" => VolumeState::Detaching,
             "deleting" => VolumeState::Deleting,
             _ if self.has_attachment() => VolumeState::Attached,
-            "extending" => VolumeState::Available,
+            // These alone hold nothing yet: what is `Creating` is deleted without proof that nothing newer is on it.
+            "creating" | "downloading" => VolumeState::Creating,
             error if error.starts_with("error") => VolumeState::Failed,
-            // `creating` and whatever else an operator does with it: it can be used when that is over.
-            _ => VolumeState::Creating,
+            // `extending`, and whatever an operator does with it: Cinder refuses until that is over.
+            _ => VolumeState::Available,
         }
     }
 
@@ -256,8 +257,13 @@ mod tests {
             ("error", Failed, Attached),
             ("error_deleting", Failed, Attached),
             ("error_extending", Failed, Attached),
-            ("retyping", Creating, Attached),
-            ("maintenance", Creating, Attached),
+            ("retyping", Available, Attached),
+            ("maintenance", Available, Attached),
+            ("uploading", Available, Attached),
+            ("backing-up", Available, Attached),
+            ("restoring-backup", Available, Attached),
+            ("awaiting-transfer", Available, Attached),
+            ("managing", Available, Attached),
         ] {
             assert_eq!(
                 (volume(1, status, None).state(), volume(1, status, Some("s")).state()),
