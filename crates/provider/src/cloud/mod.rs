@@ -42,11 +42,13 @@ impl fmt::Debug for Hidden {
 /// # Errors
 /// One sentence with the remedy. `what` is what is called there.
 pub fn check_url(what: &str, url: &str, allow_plain: bool) -> Result<(), String> {
-    let wrong = |why: &str| Err(format!("the url {url:?} of {what} {why}"));
+    let shown = without_user(url);
+    let wrong = |why: &str| Err(format!("the url {shown:?} of {what} {why}"));
     let Ok(uri) = url.parse::<Uri>() else {
         return wrong("is none: write it as \"https://cloud.example:5000/v3\"");
     };
-    if uri.authority().is_none_or(|authority| authority.as_str().contains('@')) || uri.query().is_some() {
+    // Also after the host: a password with a slash in it ends the host of what is read.
+    if uri.authority().is_none() || url.contains('@') || uri.query().is_some() {
         return wrong("is more than a host, a port and a path: write it as \"https://cloud.example:5000/v3\"");
     }
     match uri.scheme_str() {
@@ -56,6 +58,19 @@ pub fn check_url(what: &str, url: &str, allow_plain: bool) -> Result<(), String>
             "sends secrets over a wire as they are: use its https:// url, or write allow_plain = true if nobody else is on that wire",
         ),
         _ => wrong("does not begin with https:// or http://"),
+    }
+}
+
+/// A URL as people are told of it: without what may be a password, and without a query.
+fn without_user(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    // A password may have any sign in it, also those that end a host.
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    let host = host.split('?').next().unwrap_or_default();
+    if scheme.is_empty() || !scheme.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+        host.to_owned()
+    } else {
+        format!("{scheme}://{host}")
     }
 }
 
@@ -96,12 +111,17 @@ mod tests {
             ("ftp://127.0.0.1", "does not begin"),
             ("cloud.example", "does not begin"),
             ("https://user:word@cloud.example", "is more than"),
-            ("https://cloud.example/?a=b", "is more than"),
+            ("https://user:wo/rd@cloud.example", "\"https://cloud.example\""),
+            ("user:word://@cloud.example", "\"cloud.example\""),
+            ("user:word@cloud.example", "\"cloud.example\""),
+            ("https://user:word @cloud.example/v3", "is none"),
+            ("https://cloud.example/?a=word", "is more than"),
             ("http://a b", "is none"),
             ("", "is none"),
         ] {
             let error = check_url("Keystone", url, false).unwrap_err();
             assert!(error.contains(why) && error.contains("Keystone"), "{error}");
+            assert!(!error.contains("word") && !error.contains("rd@"), "{error}");
         }
         assert_eq!(check_url("Keystone", "http://controller:5000", true), Ok(()));
     }
