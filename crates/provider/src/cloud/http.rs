@@ -1,6 +1,7 @@
 //! One call over HTTP to a cloud's interface that answers JSON: bounded in time and length, without proxies or redirects,
 //! and whatever else answers is told in one sentence.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,6 @@ pub struct Client {
 }
 
 /// What is asked.
-#[derive(Debug)]
 pub struct Call<'a> {
     /// What is asked, for sentences: `Cinder`.
     pub service: &'a str,
@@ -40,14 +40,20 @@ pub struct Call<'a> {
     pub method: Method,
     /// Where.
     pub url: &'a str,
-    /// More headers. A token is among them, so they are never printed.
+    /// More headers; a token may be among them.
     pub headers: &'a [(&'static str, &'a str)],
-    /// What is sent.
+    /// What is sent; a password may be in it.
     pub body: Option<&'a Value>,
 }
 
-/// What was answered. It is JSON, or nothing.
-#[derive(Clone, Debug)]
+impl fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {} at {}", self.method, self.service, origin(self.url))
+    }
+}
+
+/// What was answered. It is JSON, or nothing. A token may be in it.
+#[derive(Clone)]
 pub struct Answer {
     /// The status.
     pub status: StatusCode,
@@ -55,6 +61,12 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// The body; `Null` if there is none.
     pub body: Value,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an answer with status {}", self.status.as_u16())
+    }
 }
 
 impl Answer {
@@ -144,6 +156,8 @@ impl Client {
         let body = if text.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&text) };
         match body {
             Ok(body) if !status.is_redirection() => Ok(Answer { status, headers, body }),
+            // Some gateways look at tokens themselves: whoever refuses it, another one may do.
+            _ if status == StatusCode::UNAUTHORIZED => Ok(Answer { status, headers, body: Value::Null }),
             _ if status == StatusCode::TOO_MANY_REQUESTS => Err(ProviderError::Throttled {
                 after: retry_after(&headers),
                 text: format!("what answers for {} wants fewer of them", at()),
@@ -183,7 +197,12 @@ fn system_authorities() -> Vec<Certificate<'static>> {
 /// A URL without its path.
 fn origin(url: &str) -> String {
     let parsed: Result<Uri, _> = url.parse();
-    parsed.ok().and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.authority()?))).unwrap_or_default()
+    let of = |uri: Uri| {
+        // Without a user.
+        let host = uri.authority()?.as_str().rsplit('@').next()?.to_owned();
+        Some(format!("{}://{host}", uri.scheme_str()?))
+    };
+    parsed.ok().and_then(of).unwrap_or_default()
 }
 
 /// The time in `Retry-After`, in seconds. A date is none: clocks may differ.
@@ -251,6 +270,19 @@ mod tests {
         let answer = answered(response("413 Too Large", "Retry-After: 3\r\n", "{\"overLimit\": {}}")).unwrap();
         assert_eq!((answer.status.as_u16(), answer.after()), (413, Some(Duration::from_secs(3))));
         assert_eq!(answered(response("202 Accepted", "", "")).unwrap().body, Value::Null);
+        let refused = answered(response("401 No", "", "<html>")).unwrap();
+        assert_eq!((refused.status.as_u16(), refused.body), (401, Value::Null), "a token can be refused without it");
+    }
+
+    #[test]
+    fn calls_and_answers_are_shown_without_secrets() {
+        let body = serde_json::json!({ "password": "swordfish" });
+        let (url, headers) = ("https://u:swordfish@cinder.example/v3/swordfish", [("x-auth-token", "swordfish")]);
+        let call = Call { service: "Cinder", method: Method::GET, url, headers: &headers, body: Some(&body) };
+        assert_eq!(format!("{call:?}"), "GET to Cinder at https://cinder.example");
+        let headers = HeaderMap::from_iter([("x-subject-token".parse().unwrap(), "swordfish".parse().unwrap())]);
+        let answer = Answer { status: StatusCode::CREATED, headers, body };
+        assert_eq!(format!("{answer:?}"), "an answer with status 201");
     }
 
     #[test]
