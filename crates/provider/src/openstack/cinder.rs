@@ -60,12 +60,11 @@ impl Volume {
         let volume = Self::deserialize(body)
             .map_err(|error| odd(&format!("in other words ({})", sentence(&error.to_string()))))?;
         let is_fit = |text: &str| text.chars().count() <= TEXT_MAX && !text.contains(char::is_control);
-        let texts = [&volume.name, &volume.volume_type].into_iter().flatten();
         let tags = volume.metadata.iter().flat_map(|(key, value)| [key, value]);
         let places = volume.attachments.iter().flat_map(|at| [&at.server_id, &at.device]).flatten();
-        // Foreign metadata may have lines; only ours are told to people.
-        let ours = tags.filter(|_| volume.is_ours());
-        if !is_id(&volume.id) || !texts.chain(ours).chain(places).all(|text| is_fit(text)) {
+        let is_fit = volume.volume_type.iter().chain(tags).chain(places).all(|text| is_fit(text));
+        // Foreign volumes may be called anything; only ours are told to people, and of them no name.
+        if !is_id(&volume.id) || (volume.is_ours() && !is_fit) {
             return Err(odd(&format!(
                 "\"{}\" with an id that is none, or with texts that are too long or have signs that are none",
                 sentence(&volume.id)
@@ -75,7 +74,8 @@ impl Volume {
     }
 
     fn is_ours(&self) -> bool {
-        self.name.as_deref().is_some_and(|name| name.starts_with(NAME))
+        let is_tag = |key: &String| key.starts_with("surgetank:");
+        self.name.as_deref().is_some_and(|name| name.starts_with(NAME)) || self.metadata.keys().any(is_tag)
     }
 
     /// Whether it is attached, or may be.
@@ -96,6 +96,14 @@ impl Volume {
     #[must_use]
     pub fn is_extending(&self) -> bool {
         self.status == "extending"
+    }
+
+    /// What frees it from a state in which Nova detaches it no more and Cinder does not delete it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        let reset = if self.has_attachment() { "in-use" } else { "available" };
+        matches!(&*self.status, "error_extending" | "error_detaching" | "error_attaching" | "error_deleting")
+            .then(|| format!("its status is {}: ask the cloud's operator to reset the state to {reset}", self.status))
     }
 
     /// Where it is in its life. Cinder's `error_*` are also changes that failed of a volume that a server has.
@@ -200,9 +208,12 @@ pub fn wanted(request: &CreateVolume, name: &str, gib: u64, zone: Option<&str>) 
 /// Whoever looks at the same volumes chooses the same one: one that has or had data, then the oldest. Those that are
 /// being made cannot be deleted yet; they are found again by a later call, or by the sweep.
 #[must_use]
-pub fn elect(mut volumes: Vec<Volume>, name: &str) -> Option<(Volume, Vec<VolumeId>)> {
-    // Some databases compare without regard to case.
-    volumes.retain(|volume| volume.name.as_deref() == Some(name) && volume.state() != VolumeState::Deleting);
+pub fn elect(mut volumes: Vec<Volume>, name: &str, tags: &Tags) -> Option<(Volume, Vec<VolumeId>)> {
+    // Some databases compare without regard to case, and people give names as well: a copy that is to be rescued, for example.
+    let has_tags = |volume: &Volume| tags.iter().all(|(key, value)| volume.metadata.get(key) == Some(value));
+    volumes.retain(|volume| {
+        volume.name.as_deref() == Some(name) && has_tags(volume) && volume.state() != VolumeState::Deleting
+    });
     let is_dirty = |volume: &Volume| volume.metadata.contains_key(tag::DIRTY_EPOCH);
     let is_used = |volume: &Volume| {
         is_dirty(volume)
@@ -293,14 +304,15 @@ mod tests {
             json!({ "id": id(1), "status": "available", "size": -1 }),
             json!({ "id": id(1), "status": "available" }),
             json!({ "id": id(1), "status": "available", "size": 1, "name": "surgetank-t", "metadata": { "k": "a\nb" } }),
-            json!({ "id": id(1), "status": "available", "size": 1, "attachments": [{ "device": "/dev/\u{1b}[2J" }] }),
+            json!({ "id": id(1), "status": "available", "size": 1, "metadata": { "surgetank:owner": "a\nb" } }),
+            json!({ "id": id(1), "status": "available", "size": 1, "name": "surgetank-t", "attachments": [{ "device": "/dev/\u{1b}[2J" }] }),
             json!([]),
         ] {
             let error = Volume::read(&body).unwrap_err().to_string();
             assert!(error.starts_with("Cinder describes a volume") && !error.contains(char::is_control), "{error}");
         }
         assert!(
-            Volume::read(&json!({ "id": id(1), "status": "available", "size": 1, "metadata": { "k": "a\nb" } }))
+            Volume::read(&json!({ "id": id(1), "status": "available", "size": 1, "name": "a\nb", "volume_type": "\u{1b}", "metadata": { "k": "a\nb" } }))
                 .is_ok(),
             "it is foreign"
         );
@@ -329,7 +341,7 @@ mod tests {
         /// data, is in use, or is another's is deleted.
         #[test]
         fn an_election_has_one_result_and_deletes_nothing_that_counts(
-            volumes in prop::collection::vec((0u8..6, 0usize..6, any::<bool>(), any::<bool>(), 0u8..3), 0..6),
+            volumes in prop::collection::vec((0u8..6, 0usize..6, any::<bool>(), 0u8..6, 0u8..3), 0..6),
             turn in 0usize..6,
         ) {
             let statuses = ["creating", "available", "in-use", "error", "deleting", "extending"];
@@ -337,23 +349,31 @@ mod tests {
                 let mut volume = volume(number, statuses[status], None);
                 volume.created_at = Some(format!("2026-11-28T06:36:1{second}"));
                 if dirty { volume.metadata.insert(tag::DIRTY_EPOCH.to_owned(), "e".to_owned()); }
-                if !ours { volume.name = Some("surgetank-T".to_owned()); }
+                match ours {
+                    0 => volume.name = Some("surgetank-T".to_owned()),
+                    1 => volume.metadata = Tags::new(),
+                    2 => volume.metadata = Tags::from([("k".to_owned(), "V".to_owned())]),
+                    _ => {}
+                }
                 volume
             }).collect();
             volumes.sort_by(|a, b| a.id.cmp(&b.id));
             volumes.dedup_by(|a, b| a.id == b.id);
-            let first = elect(volumes.clone(), "surgetank-t");
+            let tags = Tags::from([("k".to_owned(), "v".to_owned())]);
+            let first = elect(volumes.clone(), "surgetank-t", &tags);
             let length = volumes.len().max(1);
             volumes.rotate_left(if length > 1 { turn % length } else { 0 });
-            let second = elect(volumes.clone(), "surgetank-t");
+            let second = elect(volumes.clone(), "surgetank-t", &tags);
             prop_assert_eq!(first.as_ref().map(|(stays, _)| &stays.id), second.as_ref().map(|(stays, _)| &stays.id));
             let Some((stays, gone)) = first else {
-                prop_assert!(volumes.iter().all(|v| v.status == "deleting" || v.name.as_deref() != Some("surgetank-t")));
+                let is_other = |v: &Volume| v.name.as_deref() != Some("surgetank-t") || v.metadata.get("k") != tags.get("k");
+                prop_assert!(volumes.iter().all(|v| v.status == "deleting" || is_other(v)));
                 return Ok(());
             };
             for id in gone {
                 let volume = volumes.iter().find(|volume| volume.id == id.0).unwrap();
                 prop_assert!(volume.id != stays.id && volume.name == stays.name);
+                prop_assert_eq!(volume.metadata.get("k"), tags.get("k"));
                 prop_assert!(matches!(&*volume.status, "available" | "error"));
                 prop_assert!(!volume.metadata.contains_key(tag::DIRTY_EPOCH));
             }

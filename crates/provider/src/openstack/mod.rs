@@ -17,12 +17,12 @@ use ureq::http::{Method, StatusCode};
 
 pub use config::OpenStackConfig;
 
-use crate::cloud::http::{Answer, Call, Client, encoded};
+use crate::cloud::http::{Answer, Call, Client, encoded, sentence};
 use crate::cloud::rates::Rates;
 use crate::cloud::{check_url, metadata};
 use crate::{
-    Change, CreateVolume, Home, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription, VolumeId,
-    VolumeState, decide_growth,
+    Change, CreateVolume, Home, Provider, ProviderConfig, ProviderError, Tags, Transition, Verb, VolumeDescription,
+    VolumeId, VolumeState, decide_growth,
 };
 use cinder::Volume;
 use keystone::{Keystone, Session};
@@ -199,6 +199,11 @@ impl OpenStackProvider {
             // Its links to further pages may name a host that only the cloud reaches.
             let path = format!("/volumes/detail?{filter}{marker}");
             let answer = self.ask(Service::Cinder, Method::GET, &path, None)?;
+            if answer.status == StatusCode::NOT_FOUND && !marker.is_empty() {
+                return Err(ProviderError::Transient(
+                    "a volume at which a page of Cinder's list begins is deleted: it is to be read anew".to_owned(),
+                ));
+            }
             if !answer.status.is_success() {
                 return Err(errors::error("Cinder", &answer));
             }
@@ -232,23 +237,27 @@ impl OpenStackProvider {
     }
 
     /// The volume of a token, after the others of that token were deleted as far as that is possible now.
-    fn elected(&self, name: &str, made: Option<&Volume>) -> Result<Option<Volume>, ProviderError> {
+    fn elected(&self, name: &str, tags: &Tags, made: Option<&Volume>) -> Result<Option<Volume>, ProviderError> {
         let mut volumes = self.all(&format!("name={}", encoded(name)))?;
         // Lists may lag behind.
         if let Some(made) = made.filter(|made| volumes.iter().all(|volume| volume.id != made.id)) {
             volumes.push(made.clone());
         }
-        let Some((stays, others)) = cinder::elect(volumes, name) else { return Ok(None) };
+        let Some((stays, others)) = cinder::elect(volumes, name, tags) else { return Ok(None) };
         for id in others {
             // What cannot be deleted is found again by the sweep.
             match self.ask(Service::Cinder, Method::DELETE, &format!("/volumes/{}", id.0), None) {
                 Ok(answer) if answer.status.is_success() => {
                     tracing::info!("the volume {} was made a second time for {name} and is deleted", id.0);
                 }
-                answer => tracing::warn!(
-                    "the volume {} was made a second time for {name} and is not deleted: {answer:?}",
-                    id.0
-                ),
+                answer => {
+                    let why = answer.map_or_else(|error| error, |answer| errors::error("Cinder", &answer));
+                    tracing::warn!(
+                        "the volume {} was made a second time for {name} and is not deleted: {}",
+                        id.0,
+                        sentence(&why.to_string())
+                    );
+                }
             }
         }
         Ok(Some(stays))
@@ -282,7 +291,7 @@ impl Provider for OpenStackProvider {
         let (name, gib) = (cinder::name(&request.token)?, cinder::gib(request.size)?);
         self.turn(Verb::Create)?;
         let _alone = Creating::of(&name);
-        if let Some(volume) = self.elected(&name, None)? {
+        if let Some(volume) = self.elected(&name, &request.tags, None)? {
             volume.check(request, gib)?;
             return Ok((self.described(&volume)?, Change::Identity));
         }
@@ -299,7 +308,7 @@ impl Provider for OpenStackProvider {
                 made.id
             ))
         };
-        let stays = self.elected(&name, Some(&made)).map_err(unknown)?.unwrap_or_else(|| made.clone());
+        let stays = self.elected(&name, &request.tags, Some(&made)).map_err(unknown)?.unwrap_or_else(|| made.clone());
         stays.check(request, gib)?;
         let change = if stays.id == made.id { Change::Changed } else { Change::Identity };
         Ok((self.described(&stays).map_err(unknown)?, change))
@@ -322,6 +331,12 @@ impl Provider for OpenStackProvider {
         let (service, answer) = self.change(id, transition)?;
         if answer.status.is_success() {
             return Ok(Change::Changed);
+        }
+        if let Some(remedy) = volume.remedy()
+            && matches!(answer.status, StatusCode::BAD_REQUEST | StatusCode::CONFLICT)
+        {
+            let said = errors::message(&answer).unwrap_or_else(|| answer.status.to_string());
+            return conflict(format!("{} says: {said} ({remedy})", service.name()));
         }
         match errors::of_volume(service.name(), &answer, id, state) {
             ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),

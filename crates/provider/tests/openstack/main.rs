@@ -218,6 +218,27 @@ fn a_creation_whose_answer_is_lost_is_found_and_one_that_comes_late_leaves_one_v
 }
 
 #[test]
+fn a_volume_of_the_same_name_that_has_other_tags_is_neither_adopted_nor_deleted() {
+    let Some(cloud) = cloud() else { return };
+    let provider = cloud.tenant().open();
+    let wanted = request("a");
+    // As a copy of it that somebody makes for a rescue: older and younger ones.
+    let copy = CreateVolume { tags: Tags::from([(tag::OWNER.to_owned(), "b".to_owned())]), ..wanted.clone() };
+    let (older, _) = provider.create(&copy).unwrap();
+    reaches(&provider, &older.id, VolumeState::Available);
+    let (ours, change) = provider.create(&wanted).unwrap();
+    assert_eq!(change, Change::Changed);
+    assert_ne!(ours.id, older.id);
+    reaches(&provider, &ours.id, VolumeState::Available);
+    let (again, change) = provider.create(&wanted).unwrap();
+    assert_eq!((&again.id, change), (&ours.id, Change::Identity));
+    assert_eq!(provider.describe(&older.id).unwrap().state, VolumeState::Available);
+    assert_eq!(provider.create(&copy).unwrap().0.id, older.id);
+    counts(&provider, "a", 1);
+    counts(&provider, "b", 1);
+}
+
+#[test]
 fn lists_have_all_pages_whatever_the_cloud_puts_on_one() {
     let Some(cloud) = cloud() else { return };
     let tenant = cloud.tenant();
