@@ -1,9 +1,10 @@
 //! Credentials from a command of the user's: whatever keeps them, what it prints is read.
 
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
@@ -13,6 +14,39 @@ use super::http::sentence;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// How much it may print, in bytes.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
+
+/// How often it is looked whether a command that has closed its output has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A command and what it has started, in a process group of its own. Dropped before it has ended, all of that is killed.
+struct Running(Option<Child>);
+
+impl Running {
+    /// How it has ended; `None`: it has not until then.
+    fn ended(&mut self, until: Instant) -> Option<std::io::Result<ExitStatus>> {
+        loop {
+            let status = self.0.as_mut()?.try_wait().transpose();
+            if status.is_some() {
+                self.0 = None;
+                return status;
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Some(mut child) = self.0.take() else { return };
+        // Nobody has waited for it, so the number is still its own, even if it has ended.
+        let _ = rustix::process::kill_process_group(Pid::from_child(&child), Signal::KILL);
+        // In a thread, as what hangs in the kernel does not end.
+        std::thread::spawn(move || child.wait());
+    }
+}
 
 /// Runs a command and returns what it prints.
 ///
@@ -28,29 +62,30 @@ fn output_within(command: &[String], timeout: Duration) -> Result<String, String
     };
     let failed =
         |why: &str| format!("the credential_command {program:?} {why}: run it by hand, as the user of the daemon");
-    let child =
-        Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-    let mut child = child.map_err(|error| failed(&format!("cannot be started ({error})")))?;
-    let (pid, output) = (Pid::from_child(&child), child.stdout.take());
+    let until = Instant::now() + timeout;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+    let mut child = command.spawn().map_err(|error| failed(&format!("cannot be started ({error})")))?;
+    let output = child.stdout.take();
+    let mut running = Running(Some(child));
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut text = String::new();
         let read = output.map_or(Ok(0), |output| output.take(OUTPUT_BYTES_MAX + 1).read_to_string(&mut text));
         // Nobody listens any more if it took too long.
-        let _ = sender.send((read.map(|_| text), child.wait()));
+        let _ = sender.send(read.map(|_| text));
     });
-    match receiver.recv_timeout(timeout) {
-        Err(_) => {
-            // The thread has not waited for it yet, so the number is still its own.
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-            Err(failed(&format!("does not end within {timeout:?}")))
-        }
-        Ok((Err(error), _)) => {
-            Err(failed(&format!("prints something that cannot be read ({})", sentence(&error.to_string()))))
-        }
-        Ok((Ok(text), _)) if text.len() as u64 > OUTPUT_BYTES_MAX => Err(failed("prints more than 64 KiB")),
-        Ok((Ok(text), Ok(status))) if status.success() => Ok(text),
-        Ok((Ok(_), status)) => {
+    let late = || failed(&format!("does not end within {timeout:?}"));
+    let text = receiver
+        .recv_timeout(timeout)
+        .map_err(|_| late())?
+        .map_err(|error| failed(&format!("prints something that cannot be read ({})", sentence(&error.to_string()))))?;
+    if text.len() as u64 > OUTPUT_BYTES_MAX {
+        return Err(failed("prints more than 64 KiB"));
+    }
+    match running.ended(until).ok_or_else(late)? {
+        Ok(status) if status.success() => Ok(text),
+        status => {
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             Err(failed(&format!("fails ({status})")))
         }
@@ -80,5 +115,33 @@ mod tests {
         }
         let error = output_within(&shell("exec sleep 600"), Duration::from_millis(10)).unwrap_err();
         assert!(error.contains("does not end within 10ms"), "{error}");
+    }
+
+    #[test]
+    fn what_a_late_command_has_started_ends_with_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // The second one has ended itself, and what it has started keeps the output.
+        for script in
+            ["sleep 600 & echo $! > $0; wait", "sleep 600 & echo $! > $0", "exec >&-; echo $$ > $0; sleep 600"]
+        {
+            std::fs::write(file.path(), "").unwrap();
+            let mut command = shell(script);
+            command.push(file.path().to_str().unwrap().to_owned());
+            let pid = [1, 10, 60].into_iter().find_map(|timeout_s| {
+                let error = output_within(&command, Duration::from_secs(timeout_s)).unwrap_err();
+                assert!(error.contains("does not end within"), "{error}");
+                let pid = std::fs::read_to_string(file.path()).unwrap();
+                Some(pid.trim().to_owned()).filter(|pid| !pid.is_empty())
+            });
+            let stat = format!("/proc/{}/stat", pid.expect("it has been started"));
+            // Killed, and perhaps nobody has waited for it yet.
+            let is_there = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+            let mut looks = 0;
+            while is_there() {
+                assert!(looks < 6000, "{script}");
+                looks += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
     }
 }
