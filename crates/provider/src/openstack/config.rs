@@ -45,6 +45,8 @@ pub struct OpenStackConfig {
     pub ca_file: Option<PathBuf>,
     /// Sends secrets to other machines without TLS, over a network that is private.
     pub allow_plain: bool,
+    /// Grows volumes in place: where a driver fails at that, only the cloud's operator gets the volume out of the state that follows.
+    pub grow_in_place: bool,
     /// How long an answer may take.
     pub timeout: Span,
     /// How many calls that read the daemon makes in a second.
@@ -64,6 +66,7 @@ impl Default for OpenStackConfig {
             availability_zone: None,
             ca_file: None,
             allow_plain: false,
+            grow_in_place: false,
             // Nova answers an attach when the server's host has: its own limit for that is 60 s.
             timeout: Span(Duration::from_secs(60)),
             reads_per_s: 5,

@@ -143,7 +143,7 @@ fn of_file(path: &Path, text: &str, cloud: Option<&str>) -> Result<Credentials, 
     }
     let place = format!("{file}, cloud {name:?}");
     credentials(&place, |key| {
-        let of = if matches!(key, "region_name" | "interface") { section } else { &section["auth"] };
+        let of = if matches!(key, "region_name" | "interface" | "endpoint_type") { section } else { &section["auth"] };
         scalar(&place, key, &of[key])
     })
 }
@@ -168,6 +168,12 @@ fn scalar(place: &str, key: &str, value: &Yaml) -> Result<Option<String>, String
 fn credentials(place: &str, get: impl Fn(&str) -> Result<Option<String>, String>) -> Result<Credentials, String> {
     let need = |key: &str| get(key)?.ok_or_else(|| format!("{place} has no {key}: add it"));
     let auth_url = need("auth_url")?;
+    let interface = get("interface")?;
+    if interface.is_none() && get("endpoint_type")?.is_some() {
+        return Err(format!(
+            "{place} has an endpoint_type, which is not read: write it as interface, such as internal"
+        ));
+    }
     let login = if let Some(id) = get("application_credential_id")? {
         Login::ApplicationCredential { id, secret: Hidden::new(need("application_credential_secret")?) }
     } else if get("password")?.is_some() {
@@ -186,12 +192,16 @@ fn credentials(place: &str, get: impl Fn(&str) -> Result<Option<String>, String>
             password: Hidden::new(need("password")?),
             project: named("project", "project_name")?,
         }
+    } else if get("application_credential_name")?.is_some() {
+        return Err(format!(
+            "{place} has an application_credential_name, which is not read: write its application_credential_id, as `openstack application credential list` shows it"
+        ));
     } else {
         return Err(format!(
             "{place} has neither application_credential_id nor password: make an application credential, as `openstack application credential create surgetank` does, and add its id and secret"
         ));
     };
-    Ok(Credentials { auth_url, login, region: get("region_name")?, interface: get("interface")? })
+    Ok(Credentials { auth_url, login, region: get("region_name")?, interface })
 }
 
 #[cfg(test)]
@@ -240,6 +250,12 @@ clouds:
             ("", None, "is empty"),
             ("a: b", None, "has no section clouds"),
             ("clouds: {c: {auth: {}}}", None, "has no auth_url"),
+            ("clouds: {c: {auth: {auth_url: u}, endpoint_type: internal}}", None, "write it as interface"),
+            (
+                "clouds: {c: {auth: {auth_url: u, application_credential_name: n, application_credential_secret: swordfish}}}",
+                None,
+                "write its application_credential_id",
+            ),
             ("clouds: {c: {auth: {auth_url: u}}}", None, "neither application_credential_id nor password"),
             (
                 "clouds: {c: {auth: {auth_url: u, application_credential_id: i}}}",

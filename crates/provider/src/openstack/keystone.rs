@@ -96,11 +96,18 @@ impl Keystone {
         let body = credentials.login.body();
         let call = Call { service: "Keystone", method: Method::POST, url: &url, headers: &[], body: Some(&body) };
         let answer = self.client.call(&call)?;
-        if matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND) {
-            return Err(ProviderError::Invalid(format!(
-                "Keystone at {base} refuses the credentials ({}): check them, and whether the application credential has ended",
-                errors::message(&answer).unwrap_or_else(|| answer.status.to_string())
-            )));
+        match (answer.status, errors::message(&answer)) {
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(said)) => return Err(refused(&base, &said)),
+            // Keystone's words for an application credential that is not there; else 404 is a path that is not there.
+            (StatusCode::NOT_FOUND, Some(said)) if said.starts_with("Could not find") => {
+                return Err(refused(&base, &said));
+            }
+            (StatusCode::NOT_FOUND, _) => {
+                return Err(ProviderError::Transient(format!(
+                    "what answers at {base} has no /auth/tokens (status 404): check auth_url, which is Keystone's"
+                )));
+            }
+            _ => {}
         }
         if !answer.status.is_success() {
             return Err(errors::error("Keystone", &answer));
@@ -110,6 +117,13 @@ impl Keystone {
         session(&answer, now, region, interface, self.allow_plain)
             .map_err(|why| ProviderError::Invalid(format!("Keystone at {base} has let the daemon in, but {why}")))
     }
+}
+
+/// What is said of credentials that Keystone does not take.
+fn refused(base: &str, said: &str) -> ProviderError {
+    ProviderError::Invalid(format!(
+        "Keystone at {base} refuses the credentials ({said}): check them, and whether the application credential has ended"
+    ))
 }
 
 /// What is said of a login that leads elsewhere.

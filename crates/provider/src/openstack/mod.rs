@@ -346,10 +346,15 @@ impl Provider for OpenStackProvider {
 
     /// Where the type's driver can; else Cinder refuses.
     fn grows(&self) -> bool {
-        true
+        self.config.grow_in_place
     }
 
     fn grow(&self, id: &VolumeId, size: surgetank_model::Bytes) -> Result<Change, ProviderError> {
+        if !self.grows() {
+            return Err(ProviderError::Invalid(
+                "volumes do not grow in place unless grow_in_place in [provider.openstack] is true".to_owned(),
+            ));
+        }
         self.turn(Verb::Grow)?;
         let volume = self.find(id)?;
         let present = volume.as_ref().map(|volume| (volume.state(), volume.describe("").size));

@@ -200,6 +200,7 @@ impl Tenant {
             cloud: Some(cloud.to_owned()),
             clouds_file: Some(self.file.clone()),
             server: Some(self.server.clone()),
+            grow_in_place: true,
             reads_per_s: 1_000_000,
             writes_per_s: 1_000_000,
             ..OpenStackConfig::default()
