@@ -78,9 +78,22 @@ fn start(python: &Path, script: &str, directory: &Path, arguments: &[&str]) -> P
 impl Cloud {
     #[allow(clippy::print_stderr, reason = "tests say what they skip")]
     fn start() -> Option<Self> {
-        let python = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/openstack-python/bin/python"));
-        if !python.exists() {
-            eprintln!("skipped: there is no OpenStack at {}: `scripts/setup test` installs it", python.display());
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let installed = root.join("target/tools/openstack-python");
+        let python = &installed.join("bin/python");
+        let read = |path: PathBuf| fs::read_to_string(path).ok();
+        let pins = read(root.join("scripts/openstack/requirements.txt"));
+        let is_whole = || {
+            // Found and not loaded, which takes seconds.
+            let found = "import importlib.util as u; [u.find_spec(m).name for m in ('cinder', 'keystone', 'nova')]";
+            let status = Command::new(python).args(["-c", found]).stdin(Stdio::null()).stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        };
+        if pins.is_none() || read(installed.join("installed.txt")) != pins || !is_whole() {
+            let place = installed.display();
+            eprintln!(
+                "skipped: at {place} is no whole OpenStack of the pinned versions: `scripts/setup test` installs it"
+            );
             return None;
         }
         let directory = TempDir::new().unwrap();
@@ -216,7 +229,7 @@ impl Tenant {
         ask("GET", &format!("{}/limits", self.cloud.cinder()), &[("x-auth-token", token)], Vec::new()).status == 200
     }
 
-    /// The next volume fails.
+    /// The next volume fails, or the next growth.
     pub fn fail_next(&self) {
         fs::write(self.cloud.directory.path().join(format!("cinder/fail-{}", self.project)), "").unwrap();
     }
