@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use surgetank_model::random::Random;
 
+use crate::cloud::uuid;
 use crate::http::{Reply, Request, ask, serve};
 
 /// How long clients wait that are to see late answers.
@@ -40,6 +41,10 @@ pub enum Fault {
     NoRoute,
     /// The token is refused.
     Unauthorized,
+    /// The same by a gateway, with a page. Not met by chance.
+    UnauthorizedPage,
+    /// The volume at which a page begins is gone. Not met by chance.
+    MarkerGone,
     /// It is carried out, and the answer comes when nobody waits for it any more.
     AnswerLate,
 }
@@ -105,6 +110,10 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String
             faults.met.extend(fault);
             fault
         };
+        let url = match (fault, url.split_once("marker=")) {
+            (Some(Fault::MarkerGone), Some((before, _))) => format!("{before}marker={}", uuid()),
+            _ => url,
+        };
         let forward = {
             let (request, url) = (request.clone(), url.clone());
             move || {
@@ -168,6 +177,8 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String
                 Reply { status: 200, headers: Vec::new(), body: vec![b' '; (32 << 20) + 1] }.bytes()
             }
             Some(Fault::LoginPage) => html(200).bytes(),
+            Some(Fault::MarkerGone) => forward().bytes(),
+            Some(Fault::UnauthorizedPage) => html(401).bytes(),
             Some(Fault::NoRoute) => {
                 let said = format!("Cannot {call}");
                 Reply::json(404, &json!({ "error": { "code": 404, "message": said } })).bytes()

@@ -1,6 +1,6 @@
 """A real Cinder of one process on loopback: API, scheduler and volume manager over a driver that keeps nothing.
 
-`run_cinder.py DIRECTORY KEYSTONE PASSWORD`. Writes its port to the file `port` once it serves. Its driver fails to make a volume of a project for which
+`run_cinder.py DIRECTORY KEYSTONE PASSWORD`. Writes its port to the file `port` once it serves. Its driver fails to make or grow a volume of a project for which
 a file `fail-PROJECT` is there, and removes it.
 """
 
@@ -109,17 +109,20 @@ class Driver(base.VolumeDriver):
     def check_for_setup_error(self):
         pass
 
-    def create_volume(self, volume):
+    def fail_if_asked(self, volume):
         fail = os.path.join(directory, f"fail-{volume.project_id}")
         if os.path.exists(fail):
             os.remove(fail)
             raise base.exception.VolumeBackendAPIException(data="it is to fail")
 
+    def create_volume(self, volume):
+        self.fail_if_asked(volume)
+
     def delete_volume(self, volume):
         pass
 
     def extend_volume(self, volume, new_size):
-        pass
+        self.fail_if_asked(volume)
 
     def create_export(self, context, volume, connector):
         pass
