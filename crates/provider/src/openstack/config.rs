@@ -43,6 +43,9 @@ pub struct OpenStackConfig {
     /// Who vouches for the cloud under TLS: a file of certificates in PEM. Absent: whom the system trusts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
+    /// Keeps to which project, Cinder and Nova the first login has led, also across restarts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place_file: Option<PathBuf>,
     /// Sends secrets to other machines without TLS, over a network that is private.
     pub allow_plain: bool,
     /// Grows volumes in place: where a driver fails at that, only the cloud's operator gets the volume out of the state that follows.
@@ -65,6 +68,7 @@ impl Default for OpenStackConfig {
             metadata_url: "http://169.254.169.254".to_owned(),
             availability_zone: None,
             ca_file: None,
+            place_file: None,
             allow_plain: false,
             grow_in_place: false,
             // Nova answers an attach when the server's host has: its own limit for that is 60 s.

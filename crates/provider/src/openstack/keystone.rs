@@ -1,5 +1,6 @@
 //! Tokens of Keystone, and where its catalog says that the other services are.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,9 @@ use ureq::http::{Method, StatusCode};
 
 use super::credentials::Source;
 use super::errors;
+use super::place::{self, Place};
 use crate::ProviderError;
-use crate::cloud::http::{Answer, Call, Client, sentence};
+use crate::cloud::http::{Answer, Call, Client};
 use crate::cloud::{Hidden, check_url};
 
 /// So long before it ends a token is replaced.
@@ -33,37 +35,28 @@ pub struct Session {
     renew_at: Instant,
 }
 
-/// Where volumes are: elsewhere each would seem to be gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Where Cinder is, without a slash at the end.
-    pub cinder: String,
-    /// Where Nova is.
-    pub nova: String,
-    project: String,
-}
-
 /// Logs in, and again before the token ends.
 #[derive(Debug)]
 pub struct Keystone {
     client: Client,
     source: Source,
     allow_plain: bool,
+    place_file: Option<PathBuf>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     session: Option<Arc<Session>>,
-    /// That of the first login.
+    /// That of the first login, by this daemon or as the file says.
     place: Option<Place>,
 }
 
 impl Keystone {
     /// Logs nobody in yet.
     #[must_use]
-    pub fn new(client: Client, source: Source, allow_plain: bool) -> Self {
-        Self { client, source, allow_plain, state: Mutex::default() }
+    pub fn new(client: Client, source: Source, allow_plain: bool, place_file: Option<PathBuf>) -> Self {
+        Self { client, source, allow_plain, place_file, state: Mutex::default() }
     }
 
     /// The present session, or a new one if there is none or it ends soon. `refused`: a session whose token a service has
@@ -80,10 +73,13 @@ impl Keystone {
             return Ok(Arc::clone(session));
         }
         let session = Arc::new(self.login(now)?);
-        let place = state.place.get_or_insert_with(|| session.place.clone());
-        if *place != session.place {
-            return Err(ProviderError::Transient(moved(place, &session.place)));
-        }
+        let first = match (&state.place, &self.place_file) {
+            (Some(place), _) => place.clone(),
+            (None, Some(file)) => place::first(file, &session.place)?,
+            (None, None) => session.place.clone(),
+        };
+        first.check(&session.place, self.place_file.as_deref())?;
+        state.place = Some(first);
         state.session = Some(Arc::clone(&session));
         Ok(session)
     }
@@ -124,22 +120,6 @@ fn refused(base: &str, said: &str) -> ProviderError {
     ProviderError::Invalid(format!(
         "Keystone at {base} refuses the credentials ({said}): check them, and whether the application credential has ended"
     ))
-}
-
-/// What is said of a login that leads elsewhere.
-fn moved(first: &Place, now: &Place) -> String {
-    let parts = [
-        ("the project", &first.project, &now.project),
-        ("Cinder's endpoint", &first.cinder, &now.cinder),
-        ("Nova's endpoint", &first.nova, &now.nova),
-    ];
-    let differ = parts.iter().filter(|(_, first, now)| first != now);
-    let differ: Vec<String> =
-        differ.map(|(what, first, now)| format!("{what} {} (it was {})", sentence(now), sentence(first))).collect();
-    format!(
-        "the credentials, or the catalog of Keystone, now lead to {}, where volumes that are rented cannot be seen: restore them, or restart the daemon if nothing is rented",
-        differ.join(" and ")
-    )
 }
 
 #[derive(Deserialize)]

@@ -7,6 +7,7 @@ mod config;
 mod credentials;
 mod errors;
 mod keystone;
+mod place;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -111,7 +112,7 @@ impl OpenStackProvider {
             let checked = credentials.and_then(|found| check_url("Keystone", &found.auth_url, config.allow_plain));
             checked.map_err(ProviderError::Invalid)?;
         }
-        let keystone = Keystone::new(client.clone(), source, config.allow_plain);
+        let keystone = Keystone::new(client.clone(), source, config.allow_plain, config.place_file.clone());
         let rates = Mutex::new(Rates::new(Instant::ZERO, config.reads_per_s, config.writes_per_s));
         let server = config.server.clone().map_or_else(OnceLock::new, OnceLock::from);
         Ok(Self { config, client, keystone, server, started: std::time::Instant::now(), rates })

@@ -119,7 +119,10 @@ fn users_log_in_by_password_or_application_credential_and_wrong_ones_are_told_wi
 fn a_refused_token_is_replaced_once_and_credentials_that_lead_elsewhere_are_refused() {
     let Some(cloud) = cloud() else { return };
     let (tenant, other) = (cloud.tenant(), cloud.tenant());
-    let provider = tenant.open();
+    let directory = tempfile::tempdir().unwrap();
+    let place_file = Some(directory.path().join("place"));
+    let config = OpenStackConfig { place_file, ..tenant.config("of-credential") };
+    let provider = OpenStackProvider::open(config.clone()).unwrap();
     let id = provider.create(&request("a")).unwrap().0.id;
     let refuse = |times| {
         let mut faults = tenant.faults.lock().unwrap();
@@ -141,8 +144,13 @@ fn a_refused_token_is_replaced_once_and_credentials_that_lead_elsewhere_are_refu
         std::fs::write(&tenant.file, text).unwrap();
         refuse(2);
         // None of them says that a volume is gone which is there.
-        let calls: [&dyn Fn() -> Result<(), ProviderError>; 2] =
-            [&|| provider.describe(&id).map(drop), &|| provider.delete(&id).map(drop)];
+        let restarted = OpenStackProvider::open(config.clone()).unwrap();
+        let calls: [&dyn Fn() -> Result<(), ProviderError>; 4] = [
+            &|| provider.describe(&id).map(drop),
+            &|| provider.delete(&id).map(drop),
+            &|| restarted.describe(&id).map(drop),
+            &|| restarted.delete(&id).map(drop),
+        ];
         for call in calls {
             match call() {
                 Err(ProviderError::Transient(said)) => {
