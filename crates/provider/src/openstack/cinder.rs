@@ -9,7 +9,7 @@ use surgetank_model::units::GIB;
 
 use super::is_id;
 use crate::cloud::http::sentence;
-use crate::{CreateVolume, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
+use crate::{CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
 
 /// The largest number of GiB that the interface takes.
 const GIB_MAX: u64 = i32::MAX as u64;
@@ -142,7 +142,7 @@ impl Volume {
                 _ => PathBuf::from(format!("/dev/disk/by-id/virtio-{}", &self.id[..20])),
             }),
             // All of it; a virtio disk shows the first 20 characters.
-            serial: at.map(|_| self.id.clone()),
+            disk: at.map(|_| DiskIdentity::Serial(self.id.clone())),
             members: Vec::new(),
         }
     }
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn a_volume_is_located_on_the_server_that_has_it() {
         let here = volume(1, "in-use", Some("here")).describe("here");
-        assert_eq!((here.serial.as_deref(), here.is_located()), (Some(&*id(1)), true));
+        assert_eq!((here.disk.clone(), here.is_located()), (Some(DiskIdentity::Serial(id(1).to_string())), true));
         let elsewhere = volume(1, "in-use", Some("there"));
         assert_eq!((elsewhere.elsewhere("here"), elsewhere.describe("here").is_located()), (Some("there"), false));
         assert_eq!(volume(1, "in-use", Some("here")).elsewhere("here"), None);

@@ -22,8 +22,8 @@ use crate::cloud::http::{Answer, Call, Client, encoded, sentence};
 use crate::cloud::rates::Rates;
 use crate::cloud::{check_url, metadata};
 use crate::{
-    Change, CreateVolume, Home, Provider, ProviderConfig, ProviderError, Tags, Transition, Verb, VolumeDescription,
-    VolumeId, VolumeState, decide_growth,
+    Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Tags, Transition, Verb,
+    VolumeDescription, VolumeId, VolumeState, decide_growth,
 };
 use cinder::Volume;
 use keystone::{Keystone, Session};
@@ -286,6 +286,16 @@ impl OpenStackProvider {
 impl Provider for OpenStackProvider {
     fn home(&self) -> Home {
         Home::Disks
+    }
+
+    /// Cinder makes a volume of each request.
+    fn create_is_exclusive(&self) -> bool {
+        false
+    }
+
+    /// Services behind balancers read copies of a database that may be late.
+    fn lag(&self) -> Lag {
+        Lag::CLOUD
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

@@ -14,8 +14,8 @@ use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
 use surgetank_provider::{
-    Change, CreateVolume, OpenStackConfig, OpenStackProvider, Provider, ProviderError, Tags, VolumeDescription,
-    VolumeId, VolumeState, tag,
+    Change, CreateVolume, DiskIdentity, OpenStackConfig, OpenStackProvider, Provider, ProviderError, Tags,
+    VolumeDescription, VolumeId, VolumeState, tag,
 };
 
 use cloud::{Tenant, cloud, nonce, uuid};
@@ -307,7 +307,7 @@ fn a_server_takes_so_many_disks_and_what_another_server_has_is_left_alone() {
     reaches(&provider, &id, VolumeState::Available);
     assert_eq!(provider.attach(&id), Ok(Change::Changed));
     let here = reaches(&provider, &id, VolumeState::Attached);
-    assert_eq!(here.serial.as_ref(), Some(&id.0), "the disk shows the first 20 characters of it");
+    assert_eq!(here.disk, Some(DiskIdentity::Serial(id.0.clone())), "the disk shows the first 20 characters of it");
     let config = OpenStackConfig { server: Some(uuid()), ..tenant.config("of-credential") };
     let other = OpenStackProvider::open(config).unwrap();
     let seen = other.describe(&id).unwrap();
@@ -451,7 +451,7 @@ fn life(provider: &dyn Provider, owner: &str, random: &mut Random) {
     for _ in 0..=random.below(2) {
         until("attach", || provider.attach(&id));
         let attached = is(&id, VolumeState::Attached);
-        assert_eq!(attached.serial.as_ref(), Some(&id.0));
+        assert_eq!(attached.disk, Some(DiskIdentity::Serial(id.0.clone())));
         until("set_tag", || provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")));
         assert!(until("describe", || provider.describe(&id)).tags.contains_key(tag::DIRTY_EPOCH));
         // Asked again, the same volume is found, and none with data is deleted.
