@@ -108,7 +108,7 @@ fn with_line(section: &str, more: &str) -> Config {
         "[provider.host]" => {
             (section, "url = \"https://host.example:7420\"\nca_file = \"/ca\"\ntoken_file = \"/token\"")
         }
-        "[provider.pool]" => (section, ""),
+        "[provider.pool]" | "[provider.openstack]" => (section, ""),
         _ => ("[provider.local]", ""),
     };
     let caching = if provider.0 == "[provider.local]" { "" } else { "bandwidth = \"128 MiB/s\"" };
