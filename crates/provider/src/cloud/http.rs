@@ -84,23 +84,7 @@ impl Client {
     /// One sentence with the remedy: no authorities.
     pub fn new(timeout: Duration, ca_file: Option<&Path>) -> Result<Self, String> {
         let roots = ca_file.map_or_else(|| Ok(system_authorities()), tls::authorities)?;
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::Specific(Arc::new(roots)))
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build();
-        let agent = Agent::config_builder()
-            .timeout_global(Some(timeout))
-            .http_status_as_error(false)
-            // Tokens must reach this host and no other.
-            .max_redirects(0)
-            .proxy(None)
-            .tls_config(tls)
-            // Calls are minutes apart, and a request over a connection that the other end has closed meanwhile fails.
-            .max_idle_connections(0)
-            .user_agent(concat!("surgetank/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .new_agent();
-        Ok(Self { agent, timeout })
+        Ok(Self { agent: agent(timeout, roots), timeout })
     }
 
     /// Asks once.
@@ -187,6 +171,26 @@ fn other(at: &str, status: StatusCode, text: &[u8], error: Option<serde_json::Er
     }
     let error = error.map(|error| sentence(&error.to_string())).unwrap_or_default();
     format!("{at} answers something that is no JSON (status {status_number}: {error}): check the url")
+}
+
+/// What sends requests that may show a secret, to whoever has a certificate of these authorities.
+pub(crate) fn agent(timeout: Duration, authorities: Vec<Certificate<'static>>) -> Agent {
+    let tls = TlsConfig::builder()
+        .root_certs(RootCerts::Specific(Arc::new(authorities)))
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .build();
+    Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .http_status_as_error(false)
+        // Secrets must reach this host and no other.
+        .max_redirects(0)
+        .proxy(None)
+        .tls_config(tls)
+        // Calls are minutes apart: by then the other end has closed the connection, or is another one.
+        .max_idle_connections(0)
+        .user_agent(concat!("surgetank/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .new_agent()
 }
 
 /// The authorities that this system trusts; none if it has no such file, and then no certificate is good.

@@ -2,18 +2,15 @@
 
 mod config;
 
-use std::sync::Arc;
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::header::AUTHORIZATION;
 use ureq::http::{Response, StatusCode};
-use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 pub use config::HostConfig;
 
-use crate::cloud::http::{retry_after, sentence};
+use crate::cloud::http::{agent, retry_after, sentence};
 use crate::service::secret::Secret;
 use crate::service::tls;
 use crate::service::wire::{
@@ -46,22 +43,7 @@ impl HostProvider {
         config.check().and_then(|()| Secret::read(&config.token_file)).map_err(ProviderError::Invalid)?;
         let authorities = config.ca_file.as_deref().map_or_else(|| Ok(Vec::new()), tls::authorities);
         let authorities = authorities.map_err(ProviderError::Invalid)?;
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::Specific(Arc::new(authorities)))
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build();
-        let agent = Agent::config_builder()
-            .timeout_global(Some(config.timeout.0))
-            .http_status_as_error(false)
-            // The token must reach this host and no other.
-            .max_redirects(0)
-            .proxy(None)
-            .tls_config(tls)
-            // Calls are minutes apart, and the service may be another one by then.
-            .max_idle_connections(0)
-            .user_agent(concat!("surgetank/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .new_agent();
+        let agent = agent(config.timeout.0, authorities);
         let base = format!("{}/v1/volumes", config.url.trim_end_matches('/'));
         Ok(Self { config, base, agent })
     }
