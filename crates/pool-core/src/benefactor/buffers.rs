@@ -214,27 +214,28 @@ impl Buffers {
             return None;
         }
         self.forget_stored(piece);
-        self.buffers[usize::from(piece.buffer)].reserved(piece)?.state = State::Draining;
+        self.reserved(piece)?.state = State::Draining;
         Some(piece)
     }
 
     /// Whose a piece is, has become known.
     pub fn is_of(&mut self, piece: Piece, mount: MountId) {
         let was_stored = self.forget_stored(piece);
-        let Some(reserved) = self.buffers.get_mut(usize::from(piece.buffer)).and_then(|buffer| buffer.reserved(piece))
-        else {
-            return;
-        };
+        let Some(reserved) = self.reserved(piece) else { return };
         reserved.owner.mount = Some(mount);
         if was_stored {
-            self.stored.entry(reserved.owner).or_default().insert(piece.serial, piece);
+            let owner = reserved.owner;
+            self.stored.entry(owner).or_default().insert(piece.serial, piece);
         }
+    }
+
+    fn reserved(&mut self, piece: Piece) -> Option<&mut Reserved> {
+        self.buffers.get_mut(usize::from(piece.buffer))?.reserved(piece)
     }
 
     /// A piece can be drained no more; `false`: it could not.
     fn forget_stored(&mut self, piece: Piece) -> bool {
-        let buffer = self.buffers.get_mut(usize::from(piece.buffer));
-        let Some(owner) = buffer.and_then(|buffer| buffer.reserved(piece)).map(|of| of.owner) else { return false };
+        let Some(owner) = self.reserved(piece).map(|of| of.owner) else { return false };
         let Some(of) = self.stored.get_mut(&owner) else { return false };
         let was_stored = of.remove(&piece.serial).is_some();
         if of.is_empty() {
@@ -286,10 +287,10 @@ impl Buffers {
     }
 
     fn set(&mut self, piece: Piece, from: State, to: State) {
-        let reserved = self.buffers.get_mut(usize::from(piece.buffer)).and_then(|buffer| buffer.reserved(piece));
-        if let Some(reserved) = reserved.filter(|reserved| reserved.state == from) {
+        if let Some(reserved) = self.reserved(piece).filter(|reserved| reserved.state == from) {
             reserved.state = to;
-            self.stored.entry(reserved.owner).or_default().insert(piece.serial, piece);
+            let owner = reserved.owner;
+            self.stored.entry(owner).or_default().insert(piece.serial, piece);
         }
     }
 }

@@ -21,12 +21,6 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// What a session writes.
-    #[must_use]
-    pub const fn session(mount: Option<MountId>) -> Self {
-        Self { mount, repairs: false }
-    }
-
     /// Whether more may be taken while its mount has `held` bytes and `free` bytes are free. One that has nothing may take whatever there is.
     #[must_use]
     pub fn may_take(self, held: u64, free: u64) -> bool {
