@@ -80,7 +80,7 @@ pub fn provider(qmp: &Path, volumes: &Path, fast: impl Into<Limits>) -> anyhow::
         kind.bandwidth = fast.bandwidth;
         kind.iops = fast.iops;
     });
-    config.open().context("cannot open the provider of volumes")
+    config.open(None).context("cannot open the provider of volumes")
 }
 
 impl Drop for Provisioning {

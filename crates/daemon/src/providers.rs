@@ -1,6 +1,7 @@
 //! The providers of a daemon, by name.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +22,9 @@ impl Providers {
     /// # Errors
     /// One sentence with the remedy.
     pub fn open(config: &Config, instead: Option<&Arc<dyn Provider>>) -> Result<Self, String> {
+        let state = Some(&*config.state_directory);
         let open = |(name, config): (&&'static str, &Arc<dyn ProviderConfig>)| {
-            let opened = instead.map_or_else(|| open(&**config), |instead| Ok(instead.clone()));
+            let opened = instead.map_or_else(|| open(&**config, state), |instead| Ok(instead.clone()));
             let opened = opened.map_err(|error| error.to_string())?;
             Ok((*name, Arc::new(StripedProvider::new(opened, 1)) as Arc<dyn Provider>))
         };
@@ -62,14 +64,14 @@ impl Providers {
     }
 }
 
-/// Opens a provider, unless others could change what is in its directory.
+/// Opens a provider, unless others could change what is in its directory. `state`: as [`ProviderConfig::open`] has it.
 ///
 /// # Errors
 /// As [`ProviderConfig::open`].
-pub fn open(config: &dyn ProviderConfig) -> Result<Arc<dyn Provider>, ProviderError> {
+pub fn open(config: &dyn ProviderConfig, state: Option<&Path>) -> Result<Arc<dyn Provider>, ProviderError> {
     let check = || config.directory().map_or(Ok(()), places::check).map_err(ProviderError::Invalid);
     check()?;
-    let provider = config.open()?;
+    let provider = config.open(state)?;
     // Somebody else may have made it first.
     check()?;
     Ok(provider)

@@ -60,7 +60,7 @@ impl ServiceConfig {
     /// # Errors
     /// As [`ProviderConfig::open`]; and `Invalid` if others could change what is in its directory.
     pub fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
-        providers::open(&*self.provider)
+        providers::open(&*self.provider, None)
     }
 
     /// Reads and checks a file.

@@ -352,7 +352,7 @@ pub fn check_released(layout: &Layout) -> Result<(), Failure> {
     let volumes = layout.volumes();
     if volumes.exists() {
         let provider = LocalConfig::in_directory(&volumes)
-            .open()
+            .open(None)
             .doing(|| format!("cannot ask the provider in {}", volumes.display()))?;
         let left = provider.list(surgetank_provider::tag::DEVICE, DEVICE).doing(|| "cannot list volumes".to_owned())?;
         if let Some(volume) = left.first() {

@@ -70,11 +70,12 @@ pub trait ProviderConfig: Any + Debug + Send + Sync {
         None
     }
 
-    /// Opens the provider.
+    /// Opens the provider. `state`: a directory, of which whoever opens it is the only user, and where what must outlive a
+    /// restart may be kept in a file whose name begins with the provider's. `None`: nothing is kept.
     ///
     /// # Errors
     /// `Invalid` if the configuration cannot be used, `Transient` if it cannot be used now.
-    fn open(&self) -> Result<Arc<dyn Provider>, ProviderError>;
+    fn open(&self, state: Option<&Path>) -> Result<Arc<dyn Provider>, ProviderError>;
 }
 
 /// What is known of a type of volumes.

@@ -140,7 +140,7 @@ pub fn delete(plan: &ArrayPlan, mode: Mode, export: Export, layout: &Layout) -> 
 /// So many volumes are rented for the array.
 fn expect_volumes(layout: &Layout, expected: usize, when: &str) -> Result<(), Failure> {
     let directory = layout.volumes();
-    let provider = LocalConfig::in_directory(&directory).open();
+    let provider = LocalConfig::in_directory(&directory).open(None);
     let provider = provider.doing(|| format!("cannot ask the provider in {}", directory.display()))?;
     let found = provider.list(surgetank_provider::tag::DEVICE, &format!("array:{NAME}"));
     let found = found.doing(|| "cannot list volumes".to_owned())?.len();

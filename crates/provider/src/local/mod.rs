@@ -86,7 +86,7 @@ impl ProviderConfig for LocalConfig {
     }
 
     /// With faults if the configuration has some.
-    fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
+    fn open(&self, _: Option<&Path>) -> Result<Arc<dyn Provider>, ProviderError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let local = LocalProvider::open(self.clone(), Arc::clone(&clock))?;
         Ok(match self.faults.clone() {

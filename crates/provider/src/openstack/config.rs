@@ -19,6 +19,9 @@ const SIZES: (Bytes, Bytes) = (Bytes::from_gib(1), Bytes::new(16 * TIB));
 /// Where OpenStack's own clients look for all users of a machine.
 const CLOUDS_FILE: &str = "/etc/openstack/clouds.yaml";
 
+/// Where the place is kept in the daemon's directory, if `place_file` names no other.
+const PLACE_FILE: &str = "openstack-place";
+
 /// The configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -43,7 +46,8 @@ pub struct OpenStackConfig {
     /// Who vouches for the cloud under TLS: a file of certificates in PEM. Absent: whom the system trusts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
-    /// Keeps to which project, Cinder and Nova the first login has led, also across restarts.
+    /// Keeps to which project, Cinder and Nova the first login has led, also across restarts. Absent: `openstack-place` in
+    /// the daemon's state directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub place_file: Option<PathBuf>,
     /// Sends secrets to other machines without TLS, over a network that is private.
@@ -125,11 +129,13 @@ impl ProviderConfig for OpenStackConfig {
 
     /// Opening it asks nobody.
     fn would_open(&self) -> Result<(), ProviderError> {
-        self.open().map(drop)
+        self.open(None).map(drop)
     }
 
-    fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
-        Ok(Arc::new(OpenStackProvider::open(self.clone())?))
+    fn open(&self, state: Option<&Path>) -> Result<Arc<dyn Provider>, ProviderError> {
+        let mut config = self.clone();
+        config.place_file = config.place_file.or_else(|| state.map(|state| state.join(PLACE_FILE)));
+        Ok(Arc::new(OpenStackProvider::open(config)?))
     }
 }
 

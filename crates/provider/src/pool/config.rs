@@ -153,7 +153,7 @@ impl ProviderConfig for PoolConfig {
         self.client().map(drop).map_err(ProviderError::Invalid)
     }
 
-    fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
+    fn open(&self, _: Option<&Path>) -> Result<Arc<dyn Provider>, ProviderError> {
         Ok(Arc::new(PoolProvider::open(self.clone())?))
     }
 }

@@ -68,7 +68,7 @@ impl ProviderConfig for QemuConfig {
     }
 
     /// The guest need not run yet.
-    fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
+    fn open(&self, _: Option<&Path>) -> Result<Arc<dyn Provider>, ProviderError> {
         Ok(Arc::new(QemuProvider::open(self.clone(), Arc::new(SystemClock))?))
     }
 }

@@ -14,8 +14,8 @@ use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
 use surgetank_provider::{
-    Change, CreateVolume, DiskIdentity, OpenStackConfig, OpenStackProvider, Provider, ProviderError, Tags,
-    VolumeDescription, VolumeId, VolumeState, tag,
+    Change, CreateVolume, DiskIdentity, OpenStackConfig, OpenStackProvider, Provider, ProviderConfig, ProviderError,
+    Tags, VolumeDescription, VolumeId, VolumeState, tag,
 };
 
 use cloud::{Tenant, cloud, nonce, uuid};
@@ -120,9 +120,9 @@ fn a_refused_token_is_replaced_once_and_credentials_that_lead_elsewhere_are_refu
     let Some(cloud) = cloud() else { return };
     let (tenant, other) = (cloud.tenant(), cloud.tenant());
     let directory = tempfile::tempdir().unwrap();
-    let place_file = Some(directory.path().join("place"));
-    let config = OpenStackConfig { place_file, ..tenant.config("of-credential") };
-    let provider = OpenStackProvider::open(config.clone()).unwrap();
+    let config = tenant.config("of-credential");
+    let start = || config.open(Some(directory.path())).unwrap();
+    let provider = start();
     let id = provider.create(&request("a")).unwrap().0.id;
     let refuse = |times| {
         let mut faults = tenant.faults.lock().unwrap();
@@ -144,7 +144,7 @@ fn a_refused_token_is_replaced_once_and_credentials_that_lead_elsewhere_are_refu
         std::fs::write(&tenant.file, text).unwrap();
         refuse(2);
         // None of them says that a volume is gone which is there.
-        let restarted = OpenStackProvider::open(config.clone()).unwrap();
+        let restarted = start();
         let calls: [&dyn Fn() -> Result<(), ProviderError>; 4] = [
             &|| provider.describe(&id).map(drop),
             &|| provider.delete(&id).map(drop),

@@ -66,7 +66,9 @@ fn rates(mode: Mode, seed: u64) -> FaultRates {
     match mode {
         Mode::Settle => calm,
         Mode::Strict | Mode::Bill => usual,
-        Mode::Wild => FaultRates { twice: 0.06, stale: 0.3, ..usual },
+        Mode::Wild => {
+            FaultRates { twice: 0.06, stale: 0.3, unknown: 0.02, unknown_for: Span(Duration::from_millis(30)), ..usual }
+        }
     }
 }
 
