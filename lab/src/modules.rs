@@ -18,6 +18,9 @@ pub const NEEDED: &[&str] = &["virtio_pci", "virtio_blk", "virtio_net", "overlay
 pub const WANTED: &[&str] = &[
     "virtiofs",
     "virtio_rng",
+    "virtio_scsi",
+    "sd_mod",
+    "nvme",
     "ext4",
     "xfs",
     "fuse",

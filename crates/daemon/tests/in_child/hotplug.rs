@@ -166,7 +166,7 @@ fn configure(machine: &Machine) {
 }
 
 /// Boosts until it does: the service may be away.
-fn boosted(running: &Running) {
+pub fn boosted(running: &Running) {
     eventually("boost", || {
         let phase = running.phase();
         if phase == Some(DevicePhase::Idle) {
@@ -177,7 +177,7 @@ fn boosted(running: &Running) {
     });
 }
 
-fn drained(running: &Running) {
+pub fn drained(running: &Running) {
     eventually("idle", || {
         let status = running.client.status().ok().and_then(|mut status| status.devices.pop());
         let Some(status) = status else { return false };

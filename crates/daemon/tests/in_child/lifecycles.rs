@@ -7,6 +7,10 @@
 
 use std::collections::BTreeMap;
 
+use surgetank_model::random::Random;
+
+use crate::cloud::cloud;
+use crate::common::eventually;
 use crate::lives::log::{Log, Outcome};
 use crate::lives::{End, Group, Mode};
 
@@ -26,6 +30,7 @@ fn every_volume_is_in_a_journal_at_every_kill() {
         seed += 1;
     }
     finish(&group, "without repeated calls and stale lists");
+    assert_eq!(group.records(), group.foreign());
 }
 
 /// Everything at once. A volume that no journal knows is the sweep's.
@@ -38,6 +43,28 @@ fn nothing_is_left_of_a_thousand_lives() {
         seed += 1;
     }
     finish(&group, "with everything that can go wrong");
+    assert_eq!(group.records(), group.foreign());
+}
+
+/// The same over Keystone, Cinder and Nova themselves, and a network that loses, delays and replaces calls: `SURGETANK_LIVES` of them.
+#[test]
+fn nothing_is_left_at_openstack() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    let group = Group::of(&tenant);
+    let lives = std::env::var("SURGETANK_LIVES").map_or(12, |lives| lives.parse().unwrap());
+    let network = || tenant.faults.lock().unwrap();
+    network().by_chance = Some((Random::from_seed(2000), 3));
+    let mut seed = 2000;
+    while group.log().faulted() < lives {
+        group.generation(Mode::Wild, seed);
+        seed += 1;
+    }
+    network().by_chance = None;
+    eventually("what was late has arrived", || network().late == 0);
+    finish(&group, "at OpenStack, with everything that can go wrong");
+    println!("{} calls, {} of them met the network's faults", network().seen.len(), network().met.len());
+    assert_eq!(tenant.volumes(), group.foreign());
 }
 
 /// Until nothing is left, or a test says what is.
@@ -76,6 +103,7 @@ fn the_bill_covers_what_was_rented() {
     let group = Group::new(None);
     assert_eq!(group.bill(7), End::Settled);
     group.check_nothing_left();
+    assert_eq!(group.records(), group.foreign());
 }
 
 /// Plants a bug and says what the checks say.

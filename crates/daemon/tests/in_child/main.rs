@@ -6,6 +6,9 @@
 mod arrays;
 mod arrays_mounted;
 mod at_once;
+#[allow(dead_code, reason = "the provider's tests use the rest")]
+#[path = "../../../provider/tests/openstack/cloud.rs"]
+mod cloud;
 #[path = "../common/mod.rs"]
 mod common;
 mod crash_losses;
@@ -13,14 +16,21 @@ mod crash_points;
 mod growth;
 mod hostile;
 mod hotplug;
+#[allow(dead_code, reason = "the provider's tests use the rest")]
+#[path = "../../../provider/tests/openstack/http.rs"]
+mod http;
 mod kills;
 mod kills_mounted;
 mod lifecycles;
 mod lives;
 mod load;
 mod mapped;
+mod openstack;
 mod pool;
 mod power_cuts;
+#[allow(dead_code, reason = "the provider's tests use the rest")]
+#[path = "../../../provider/tests/openstack/proxy.rs"]
+mod proxy;
 mod read_cache;
 mod striped_boosts;
 mod ublk;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use surgetank_provider::{OpenStackConfig, OpenStackProvider};
 use tempfile::TempDir;
 
-use crate::http::ask;
+use crate::http::{Reply, ask};
 use crate::proxy::{self, Faults};
 
 /// How long a service may take to begin, in looks at 100 ms.
@@ -55,7 +55,8 @@ pub fn uuid() -> String {
 fn start(python: &Path, script: &str, directory: &Path, arguments: &[&str]) -> Process {
     fs::create_dir(directory).unwrap();
     let log = fs::File::create(directory.join("log")).unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openstack").join(script);
+    // Also for tests of other crates.
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../provider/tests/openstack").join(script);
     let mut child = Command::new(python)
         .arg(script)
         .arg(directory)
@@ -151,6 +152,11 @@ impl Cloud {
 
     /// A new project, with a user who may do what members may, by an application credential.
     pub fn tenant(&'static self) -> Tenant {
+        self.tenant_for("127.0.0.1")
+    }
+
+    /// The same; whoever is the tenant finds this machine's loopback under another address.
+    pub fn tenant_for(&'static self, host: &str) -> Tenant {
         let name = nonce();
         let (project, password) = (self.made("projects", "project", json!({ "name": name })), nonce());
         let user = self.made("users", "user", json!({ "name": name, "password": password }));
@@ -158,6 +164,7 @@ impl Cloud {
         self.made("regions", "region", json!({ "id": name }));
         let faults = Arc::new(Mutex::new(Faults::default()));
         let proxy = proxy::start(self.cinder(), self.nova.clone(), Arc::clone(&faults));
+        let proxy = format!("http://{host}:{}", proxy.port());
         self.endpoints(&name, &format!("{proxy}/cinder/v3"), &format!("{proxy}/nova/v2.1"));
         let token = login(&self.keystone, &name, &password, &name);
         let server = uuid();
@@ -183,7 +190,7 @@ impl Cloud {
         let made = &made["application_credential"];
         let (id, secret) = (made["id"].as_str().unwrap().to_owned(), made["secret"].as_str().unwrap().to_owned());
         let file = self.directory.path().join(format!("{name}.yaml"));
-        let keystone = &self.keystone;
+        let keystone = &self.keystone.replace("127.0.0.1", host);
         let text = format!(
             "clouds:\n  of-password:\n    region_name: '{name}'\n    auth: {{auth_url: '{keystone}', username: '{name}', password: '{password}', project_name: '{name}'}}\n  \
              of-credential:\n    region_name: '{name}'\n    auth: {{auth_url: '{keystone}', application_credential_id: '{id}', application_credential_secret: '{secret}'}}\n"
@@ -222,11 +229,22 @@ impl Tenant {
 
     /// Whether the application credential may do this, which no rule of it permits.
     pub fn may_see_limits(&self) -> bool {
+        self.get("limits").status == 200
+    }
+
+    /// How many volumes the project has, whatever their names and tags.
+    pub fn volumes(&self) -> usize {
+        let listed: Value = serde_json::from_slice(&self.get("volumes/detail").body).unwrap();
+        listed["volumes"].as_array().unwrap().len()
+    }
+
+    /// What Cinder itself answers, by the application credential.
+    fn get(&self, path: &str) -> Reply {
         let body = json!({ "auth": { "identity": { "methods": ["application_credential"],
             "application_credential": { "id": self.credential, "secret": self.secrets[1] } } } });
         let reply = ask("POST", &format!("{}/auth/tokens", self.cloud.keystone), &[], body.to_string().into_bytes());
         let token = &reply.headers.iter().find(|(name, _)| name == "x-subject-token").unwrap().1;
-        ask("GET", &format!("{}/limits", self.cloud.cinder()), &[("x-auth-token", token)], Vec::new()).status == 200
+        ask("GET", &format!("{}/{path}", self.cloud.cinder()), &[("x-auth-token", token)], Vec::new())
     }
 
     /// The next volume fails, or the next growth.

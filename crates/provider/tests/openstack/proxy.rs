@@ -1,10 +1,11 @@
 //! What stands between a client and its cloud, and does to requests and answers what networks do.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use surgetank_model::random::Random;
 
 use crate::cloud::uuid;
@@ -66,6 +67,14 @@ impl Fault {
     ];
 }
 
+/// What plugs disks into a guest, which Nova's fake hypervisor does not.
+pub trait Hypervisor: Send + Sync {
+    /// After Nova has attached the volume.
+    fn plug(&self, volume: &str);
+    /// Before Nova detaches it: returns when the guest has released it.
+    fn unplug(&self, volume: &str);
+}
+
 /// Which calls meet which faults.
 #[derive(Default)]
 pub struct Faults {
@@ -73,10 +82,14 @@ pub struct Faults {
     pub scripted: VecDeque<(&'static str, &'static str, Fault)>,
     /// Calls meet one by chance, so many of a hundred.
     pub by_chance: Option<(Random, u64)>,
+    /// Whoever plugs disks.
+    pub hypervisor: Option<Arc<dyn Hypervisor>>,
     /// What has happened, for the test to count.
     pub met: Vec<Fault>,
     /// Every call that was seen.
     pub seen: Vec<String>,
+    /// How many requests are yet to arrive late.
+    pub late: usize,
     /// Every call that was answered as usual.
     answered: Vec<String>,
 }
@@ -96,7 +109,7 @@ impl Faults {
 }
 
 /// Passes `/cinder/…` and `/nova/…` on, and says where it is.
-pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String {
+pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> SocketAddr {
     let address = serve(move |request| {
         let (base, path) = match request.path.strip_prefix("/cinder") {
             Some(path) => (&cinder, path.to_owned()),
@@ -114,13 +127,26 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String
             (Some(Fault::MarkerGone), Some((before, _))) => format!("{before}marker={}", uuid()),
             _ => url,
         };
+        let hypervisor = faults.lock().unwrap().hypervisor.clone();
         let forward = {
             let (request, url) = (request.clone(), url.clone());
+            let attachments = request.path.split_once("/os-volume_attachments");
+            let detached = attachments.filter(|_| request.method == "DELETE");
+            let detached = detached.and_then(|(_, volume)| volume.strip_prefix('/')).map(str::to_owned);
+            let attached = attachments.is_some().then(|| serde_json::from_slice::<Value>(&request.body).ok()).flatten();
+            let attached = attached.and_then(|body| body["volumeAttachment"]["volumeId"].as_str().map(str::to_owned));
             move || {
+                if let (Some(hypervisor), Some(volume)) = (&hypervisor, &detached) {
+                    hypervisor.unplug(volume);
+                }
                 let kept = |name: &str| matches!(name, "x-auth-token" | "openstack-api-version" | "accept");
                 let headers = request.headers.iter().filter(|(name, _)| kept(name));
                 let headers: Vec<(&str, &str)> = headers.map(|(name, value)| (&**name, &**value)).collect();
-                ask(&request.method, &url, &headers, request.body)
+                let reply = ask(&request.method, &url, &headers, request.body);
+                if let (Some(hypervisor), Some(volume), 200) = (&hypervisor, &attached, reply.status) {
+                    hypervisor.plug(volume);
+                }
+                reply
             }
         };
         let html = |status| Reply { status, headers: Vec::new(), body: b"<html><title>Log in</title></html>".to_vec() };
@@ -142,6 +168,7 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String
             }
             Some(Fault::RequestLate) => {
                 let faults = Arc::clone(&faults);
+                faults.lock().unwrap().late += 1;
                 std::thread::spawn(move || {
                     let count = || faults.lock().unwrap().answered.iter().filter(|there| **there == call).count();
                     let before = count();
@@ -152,6 +179,7 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String
                         std::thread::sleep(Duration::from_millis(20));
                     }
                     forward();
+                    faults.lock().unwrap().late -= 1;
                 });
                 Vec::new()
             }
@@ -188,5 +216,5 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> String
             }
         }
     });
-    format!("http://{address}")
+    address
 }

@@ -1,5 +1,6 @@
 //! A group of devices whose daemon lives for a few tenths of a second at a time.
 
+mod ground;
 pub mod log;
 pub mod witness;
 
@@ -13,16 +14,16 @@ use surgetank_daemon::config::Timeouts;
 use surgetank_daemon::journal::Journal;
 use surgetank_daemon::owner::OwnerStore;
 use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Overrides, Request};
-use surgetank_model::Bytes;
 use surgetank_model::random::Random;
-use surgetank_provider::{CreateVolume, LocalProvider, Provider, SystemClock, Tags, VolumeDescription, tag};
+use surgetank_provider::{CreateVolume, Provider, Tags, VolumeDescription, tag};
 use surgetank_rental::RentalRecord;
 
-use crate::common::{Directory, Machine, Shape, TIMEOUT, eventually};
+use crate::cloud::Tenant;
+use crate::common::{Directory, Machine, TIMEOUT, eventually};
+use ground::Pace;
 use log::{Log, Writer};
 use witness::{TOKEN, Witness};
 
-const DEVICES: usize = 16;
 const GROUP: &str = "SURGETANK_TEST_GROUP";
 const SEED: &str = "SURGETANK_TEST_SEED";
 const MODE: &str = "SURGETANK_TEST_MODE";
@@ -73,18 +74,27 @@ pub struct Group {
     machine: Machine,
     bug: Option<String>,
     foreign: Vec<VolumeDescription>,
+    pace: Pace,
 }
 
 impl Group {
+    /// Rents from the local provider. `bug`: one to plant.
     pub fn new(bug: Option<&str>) -> Self {
+        Self::made(bug, 16, ground::of_files)
+    }
+
+    /// Rents from OpenStack.
+    pub fn of(tenant: &Tenant) -> Self {
+        Self::made(None, 4, |machine, devices| ground::of_a_tenant(machine, tenant, devices))
+    }
+
+    fn made(bug: Option<&str>, count: usize, text: impl Fn(&Machine, &[(&str, &str)]) -> String) -> Self {
         let machine = machine();
-        let names: Vec<String> = (0..DEVICES).map(name).collect();
+        let names: Vec<String> = (0..count).map(name).collect();
         let devices: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "memory:4 MiB")).collect();
-        let shape = Shape { caching: "initial_size = \"2 MiB\"".to_owned(), ..Shape::default() };
-        let text = machine.config_text(&devices, &shape);
-        let text = text.replace("\"128 MiB/s\"\n", "\"128 MiB/s\"\npreallocate = false\n");
-        std::fs::write(machine.path("config.toml"), text).unwrap();
-        let mut group = Self { machine, bug: bug.map(str::to_owned), foreign: Vec::new() };
+        std::fs::write(machine.path("config.toml"), text(&machine, &devices)).unwrap();
+        let pace = Pace::of(&load(machine.directory.path()));
+        let mut group = Self { machine, bug: bug.map(str::to_owned), foreign: Vec::new(), pace };
         group.foreign = group.settlers();
         group
     }
@@ -96,8 +106,8 @@ impl Group {
             let tags = tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Tags>();
             let request = CreateVolume {
                 token: token.to_owned(),
-                volume_type: "fast".to_owned(),
-                size: Bytes::from_mib(1),
+                volume_type: self.pace.volume_type.to_owned(),
+                size: self.pace.smallest,
                 tags,
             };
             provider.create(&request).unwrap().0
@@ -115,8 +125,8 @@ impl Group {
     }
 
     /// The provider as it is, while no daemon runs.
-    fn provider(&self) -> LocalProvider {
-        LocalProvider::open(super::common::local(&self.config()), Arc::new(SystemClock)).unwrap()
+    fn provider(&self) -> Arc<dyn Provider> {
+        ground::open(&self.config())
     }
 
     fn ours(&self) -> Vec<VolumeDescription> {
@@ -130,7 +140,7 @@ impl Group {
             let journal = Journal::open(&directory).unwrap();
             Some((name(index), journal.state().rental.clone()?))
         };
-        (0..DEVICES).filter_map(of).collect()
+        (0..self.pace.devices).filter_map(of).collect()
     }
 
     pub fn log(&self) -> Log {
@@ -177,8 +187,9 @@ impl Group {
         ];
         let mut random = Random::from_seed(seed);
         let point = POINTS[random.below(POINTS.len() as u64) as usize];
-        let crash_at = random.chance(0.8).then(|| format!("{point}:{}", 1 + random.below(DEVICES as u64)));
-        let most = Duration::from_millis(200 + random.below(800));
+        let crash_at = random.chance(0.8).then(|| format!("{point}:{}", 1 + random.below(self.pace.devices as u64)));
+        let (least, most) = self.pace.generation;
+        let most = least + Duration::from_millis(random.below((most - least).as_millis() as u64));
         let mut child = self.start(mode, seed, crash_at);
         let until = Instant::now() + most;
         let mut ended = None;
@@ -252,7 +263,7 @@ impl Group {
     pub fn check_nothing_left(&self) {
         assert_eq!(self.ours(), []);
         assert_eq!(self.rentals(), []);
-        for index in 0..DEVICES {
+        for index in 0..self.pace.devices {
             let owner = OwnerStore::open(&self.machine.path("state").join(name(index))).unwrap();
             assert_eq!(owner.record().owner, Owner::Backing);
         }
@@ -261,16 +272,25 @@ impl Group {
             let now = provider.describe(&volume.id).expect("a volume that is not ours was deleted");
             assert_eq!((&now.tags, now.device), (&volume.tags, None));
         }
-        assert_eq!(self.machine.records().len(), self.foreign.len());
+    }
+
+    /// How many volumes are not ours.
+    pub fn foreign(&self) -> usize {
+        self.foreign.len()
+    }
+
+    /// How many volumes there are, as the local provider's directory says.
+    pub fn records(&self) -> usize {
+        self.machine.records().len()
     }
 }
 
 fn load(root: &Path) -> Config {
     let mut config = Config::load(&root.join("config.toml")).unwrap_or_else(|error| panic!("{error}"));
+    let Pace { step, retry, .. } = Pace::of(&config);
     for device in config.devices.values_mut() {
-        device.policy.retry = (Duration::from_millis(5), Duration::from_millis(20));
-        let short = Duration::from_millis(150);
-        device.policy.timeouts = Timeouts { create: short, attach: short, detach: short };
+        device.policy.retry = retry;
+        device.policy.timeouts = Timeouts { create: step, attach: step, detach: step };
     }
     config
 }
@@ -283,10 +303,11 @@ pub fn serve_if_asked() {
     let config = load(&root);
     let log = Arc::new(Writer::open(&root.join("calls")));
     let seed = variable(SEED).parse().unwrap();
-    let witness = Arc::new(Witness::open(&super::common::local(&config), log, mode, seed));
+    let witness = Arc::new(Witness::over(ground::open(&config), log, mode, seed));
+    let devices = config.devices.len();
     let overrides = Overrides { provider: Some(witness.clone()), ..Overrides::default() };
     let daemon = Daemon::start_with(config, overrides).unwrap_or_else(|error| panic!("{error}"));
-    let drovers = || (0..DEVICES).map(|index| Drover::new(&root, index)).collect::<Vec<_>>();
+    let drovers = || (0..devices).map(|index| Drover::new(&root, index)).collect::<Vec<_>>();
     match mode {
         Mode::Strict | Mode::Wild => {
             let mut drovers = drovers();
@@ -381,8 +402,7 @@ fn settle(daemon: &Daemon, witness: &Witness) {
 /// The daemon's bill covers every moment for which the provider charges, and ends.
 fn compare(daemon: &Daemon, witness: &Witness) {
     let mut paid = 0.0;
-    for index in 0..DEVICES {
-        let device = name(index);
+    for DeviceStatus { name: device, .. } in daemon.status().devices {
         let report = daemon.report(&device).unwrap();
         let caching = report.rentals.iter().filter(|rental| rental.volume == "caching");
         let mut billed = 0.0;

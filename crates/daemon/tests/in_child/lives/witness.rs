@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_provider::{
-    Change, CreateVolume, Fault, FaultRates, Faulty, Home, Lag, LocalConfig, LocalProvider, Provider, ProviderError,
-    SystemClock, Tags, Transition, VolumeDescription, VolumeId, tag,
+    Change, CreateVolume, Fault, FaultRates, Faulty, Home, Lag, Provider, ProviderError, SystemClock, Tags, Transition,
+    VolumeDescription, VolumeId, tag,
 };
 
 use super::Mode;
@@ -43,7 +43,7 @@ type Stays = Arc<Mutex<BTreeMap<VolumeId, Stay>>>;
 
 /// The provider as it really is, beneath the faults: what is made and deleted there is what is paid for.
 struct Counted {
-    local: LocalProvider,
+    truth: Arc<dyn Provider>,
     log: Arc<Writer>,
     stays: Stays,
 }
@@ -90,10 +90,10 @@ fn name(fault: &Fault) -> &'static str {
 }
 
 impl Witness {
-    pub fn open(config: &LocalConfig, log: Arc<Writer>, mode: Mode, seed: u64) -> Self {
-        let local = LocalProvider::open(config.clone(), Arc::new(SystemClock)).unwrap();
+    /// Over a provider that tells the truth.
+    pub fn over(truth: Arc<dyn Provider>, log: Arc<Writer>, mode: Mode, seed: u64) -> Self {
         let stays = Stays::default();
-        let counted = Counted { local, log: log.clone(), stays: stays.clone() };
+        let counted = Counted { truth, log: log.clone(), stays: stays.clone() };
         let told = log.clone();
         let observer = move |verb: surgetank_provider::Verb, fault: &Fault| {
             let what = format!("{verb:?}: {}", name(fault)).replace(' ', "_").to_lowercase();
@@ -133,7 +133,7 @@ impl Witness {
     }
 
     fn token_of(&self, id: &VolumeId) -> String {
-        let tags = self.inner.inner().local.describe(id).map(|volume| volume.tags);
+        let tags = self.inner.inner().truth.describe(id).map(|volume| volume.tags);
         token(&tags.unwrap_or_default())
     }
 }
@@ -180,19 +180,19 @@ impl Provider for Witness {
 
 impl Provider for Counted {
     fn home(&self) -> Home {
-        self.local.home()
+        self.truth.home()
     }
 
     fn create_is_exclusive(&self) -> bool {
-        self.local.create_is_exclusive()
+        self.truth.create_is_exclusive()
     }
 
     fn lag(&self) -> Lag {
-        self.local.lag()
+        self.truth.lag()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
-        let made = self.local.create(request)?;
+        let made = self.truth.create(request)?;
         self.log.line(&["made", &token(&request.tags), &made.0.id.0]);
         let device = request.tags.get(tag::DEVICE).cloned().unwrap_or_default();
         let stay = Stay { device, mib: request.size.as_mib(), from: Instant::now(), until: None };
@@ -203,7 +203,7 @@ impl Provider for Counted {
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         // Before: a provider stops charging when it is told to delete.
         let now = Instant::now();
-        let change = self.local.change_state(id, transition)?;
+        let change = self.truth.change_state(id, transition)?;
         if transition == Transition::Delete
             && let Some(stay) = self.stays.lock().unwrap().get_mut(id)
         {
@@ -213,18 +213,18 @@ impl Provider for Counted {
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
-        self.local.describe(id)
+        self.truth.describe(id)
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
-        self.local.list(key, value)
+        self.truth.list(key, value)
     }
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
         if key == tag::DIRTY_EPOCH && value.is_some() {
-            let tags = self.local.describe(id).map(|volume| volume.tags).unwrap_or_default();
+            let tags = self.truth.describe(id).map(|volume| volume.tags).unwrap_or_default();
             self.log.line(&["used", &token(&tags)]);
         }
-        self.local.set_tag(id, key, value)
+        self.truth.set_tag(id, key, value)
     }
 }

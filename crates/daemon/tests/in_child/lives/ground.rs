@@ -1,0 +1,164 @@
+//! Whose volumes a group rents: the local provider's, or OpenStack's, with a file in place of each disk.
+
+use std::any::Any;
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use surgetank_daemon::Config;
+use surgetank_model::{Bytes, Lag};
+use surgetank_provider::{
+    Change, CreateVolume, Home, LocalProvider, OpenStackConfig, OpenStackProvider, Provider, ProviderError,
+    SystemClock, Transition, VolumeDescription, VolumeId, VolumeState,
+};
+
+use crate::cloud::Tenant;
+use crate::common::{Machine, Shape};
+
+/// How fast a provider is, and what a group of devices asks of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub devices: usize,
+    /// For how long a daemon lives, at least and at most.
+    pub generation: (Duration, Duration),
+    /// How long a step of a rental may take, and after which pauses it is tried again.
+    pub step: Duration,
+    pub retry: (Duration, Duration),
+    pub volume_type: &'static str,
+    pub smallest: Bytes,
+}
+
+impl Pace {
+    pub fn of(config: &Config) -> Self {
+        let ms = Duration::from_millis;
+        if config.providers.contains_key("local") {
+            return Self {
+                devices: 16,
+                generation: (ms(200), ms(1000)),
+                step: ms(150),
+                retry: (ms(5), ms(20)),
+                volume_type: "fast",
+                smallest: Bytes::from_mib(1),
+            };
+        }
+        Self {
+            devices: 4,
+            generation: (ms(1000), ms(6000)),
+            step: ms(10_000),
+            retry: (ms(100), ms(400)),
+            volume_type: "__DEFAULT__",
+            smallest: Bytes::from_gib(1),
+        }
+    }
+}
+
+/// The configuration of a group that rents from the local provider.
+pub fn of_files(machine: &Machine, devices: &[(&str, &str)]) -> String {
+    let shape = Shape { caching: "initial_size = \"2 MiB\"".to_owned(), ..Shape::default() };
+    let text = machine.config_text(devices, &shape);
+    text.replace("\"128 MiB/s\"\n", "\"128 MiB/s\"\npreallocate = false\n")
+}
+
+/// The configuration of a group that rents from OpenStack.
+pub fn of_a_tenant(machine: &Machine, tenant: &Tenant, devices: &[(&str, &str)]) -> String {
+    let caching =
+        "provider = \"openstack\"\nvolume_type = \"__DEFAULT__\"\nbandwidth = \"128 MiB/s\"\ninitial_size = \"1 GiB\"";
+    let shape = Shape { caching: caching.to_owned(), ..Shape::default() };
+    let text = machine.config_text(&devices[..4], &shape);
+    let (before, rest) = text.split_once("[provider.local]").unwrap();
+    let (_, after) = rest.split_once("[device.").unwrap();
+    let (clouds, server) = (tenant.file.display(), &tenant.server);
+    format!(
+        "{before}[provider.openstack]\nclouds_file = \"{clouds}\"\ncloud = \"of-credential\"\nserver = \"{server}\"\n\
+         reads_per_s = 1000000\nwrites_per_s = 1000000\ntimeout = \"2 s\"\n[device.{after}"
+    )
+}
+
+/// The provider that a configuration names, which tells the truth.
+pub fn open(config: &Config) -> Arc<dyn Provider> {
+    match config.providers.get("openstack") {
+        None => Arc::new(LocalProvider::open(crate::common::local(config), Arc::new(SystemClock)).unwrap()),
+        Some(openstack) => {
+            let openstack: &dyn Any = &**openstack;
+            let cloud = OpenStackProvider::open(openstack.downcast_ref::<OpenStackConfig>().unwrap().clone()).unwrap();
+            let disks = config.state_directory.with_file_name("disks");
+            fs::create_dir_all(&disks).unwrap();
+            Arc::new(Plugged { cloud, disks })
+        }
+    }
+}
+
+/// OpenStack's volumes, each with a file in place of the disk, since Nova's fake hypervisor plugs none. A file stays until its volume
+/// is deleted, whoever is killed.
+struct Plugged {
+    cloud: OpenStackProvider,
+    disks: PathBuf,
+}
+
+impl Plugged {
+    fn disk(&self, id: &VolumeId) -> PathBuf {
+        self.disks.join(&id.0)
+    }
+
+    fn located(&self, volume: VolumeDescription) -> VolumeDescription {
+        if volume.state != VolumeState::Attached {
+            return volume;
+        }
+        let disk = self.disk(&volume.id);
+        grown(&disk, volume.size);
+        VolumeDescription { device: Some(disk), disk: None, ..volume }
+    }
+}
+
+fn grown(disk: &Path, size: Bytes) {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(disk).unwrap();
+    if file.metadata().unwrap().len() < size.get() {
+        file.set_len(size.get()).unwrap();
+    }
+}
+
+impl Provider for Plugged {
+    fn home(&self) -> Home {
+        Home::Files(self.disks.clone())
+    }
+
+    fn create_is_exclusive(&self) -> bool {
+        self.cloud.create_is_exclusive()
+    }
+
+    /// One process of Cinder lags behind nobody. What the client assumes of others would be most of the test's time.
+    fn lag(&self) -> Lag {
+        Lag::NONE
+    }
+
+    fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
+        let (volume, change) = self.cloud.create(request)?;
+        Ok((self.located(volume), change))
+    }
+
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
+        let change = self.cloud.change_state(id, transition)?;
+        if transition == Transition::Delete {
+            match fs::remove_file(self.disk(id)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => panic!("{error}"),
+                _ => {}
+            }
+        }
+        Ok(change)
+    }
+
+    fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        self.cloud.describe(id).map(|volume| self.located(volume))
+    }
+
+    fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+        let listed = self.cloud.list(key, value)?;
+        Ok(listed.into_iter().map(|volume| self.located(volume)).collect())
+    }
+
+    fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
+        self.cloud.set_tag(id, key, value)
+    }
+}
