@@ -48,8 +48,11 @@ pub(crate) fn open(
     let (sizes, done) = (opening::sizes(&description, size), done.clone());
     let open = move || {
         let opened = match opening {
-            Opening::Fresh { before } => Lifecycle::open_fresh(&opener, &description, &place, &sizes, &before),
-            Opening::Used | Opening::Again(_) => opener.caching(&place, &sizes).map_err(Err),
+            Opening::Fresh { before } => {
+                Lifecycle::open_fresh(&opener, &description, &place, &sizes, before.as_deref())
+            }
+            // Arrays and read caches know their members by what is on them.
+            Opening::Used { .. } | Opening::Again(_) => opener.caching(&place, &sizes).map_err(Err),
         };
         // The daemon may have ended.
         let _ = done.send(Done::Opened(id, opened));

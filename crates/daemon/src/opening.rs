@@ -176,15 +176,12 @@ impl Identity {
     }
 }
 
-/// Where to look for a caching volume. A provider never chooses a path: it names a disk's serial, or a file beneath a
-/// directory that its configuration has.
+/// Where to look for a caching volume. A provider never chooses a path: it says what tells a disk from the others, or names a
+/// file beneath a directory that its configuration has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The disk that shows this serial.
-    Disk {
-        /// The serial.
-        serial: String,
-    },
+    /// The disk that shows this.
+    Disk(DiskIdentity),
     /// A file of this machine.
     File {
         /// Beneath what.
@@ -229,11 +226,7 @@ impl Place {
             return Ok(Self::Pool { pool: Arc::clone(pool), id: description.id.clone() });
         }
         match (&description.disk, &description.device) {
-            (Some(DiskIdentity::Serial(serial)), _) => Ok(Self::Disk { serial: serial.clone() }),
-            (Some(other), _) => Err(format!(
-                "the provider says that the volume {id} is the disk with {other}, and this daemon finds disks by their serials: \
-                 let the service say the serial"
-            )),
+            (Some(disk), _) => Ok(Self::Disk(disk.clone())),
             (None, None) => Err(format!("the volume {id} is attached, but the provider does not say where")),
             (None, Some(device)) => match home {
                 Home::Files(directory) => match name_beneath(directory, device) {
@@ -253,13 +246,19 @@ impl Place {
         }
     }
 
-    /// The serials of the disks among them.
-    pub fn serials(&self) -> Vec<&str> {
+    /// What the disks among them show.
+    pub fn disks(&self) -> Vec<&DiskIdentity> {
         match self {
-            Self::Disk { serial } => vec![serial],
+            Self::Disk(identity) => vec![identity],
             Self::File { .. } | Self::Pool { .. } => Vec::new(),
-            Self::Stripe(members) => members.iter().flat_map(Self::serials).collect(),
+            Self::Stripe(members) => members.iter().flat_map(Self::disks).collect(),
         }
+    }
+
+    /// A disk among them that has no serial. No serial is given twice, but another disk may have the name or the number of one that
+    /// has gone.
+    pub fn without_a_serial(&self) -> Option<&DiskIdentity> {
+        self.disks().into_iter().find(|disk| !matches!(disk, DiskIdentity::Serial(_)))
     }
 
     /// The place of each volume of the provider.
@@ -276,7 +275,7 @@ impl Place {
     /// It cannot be told.
     pub fn look(&self, disks: &Disks) -> Result<Option<Identity>, String> {
         let status = match self {
-            Self::Disk { serial } => match disks.find(serial).map_err(|error| error.to_string())? {
+            Self::Disk(identity) => match disks.find(identity).map_err(|error| error.to_string())? {
                 Some(path) => rustix::fs::stat(&path).map_err(io::Error::from),
                 None => return Ok(None),
             },
@@ -325,11 +324,11 @@ impl Place {
     ) -> Result<Option<Found>, Obstacle> {
         match self {
             Self::Stripe(_) => Err("a stripe is no volume of the provider".to_owned().into()),
-            Self::Disk { serial } => {
-                let Some(path) = disks.find(serial).map_err(|error| error.to_string())? else { return Ok(None) };
+            Self::Disk(identity) => {
+                let Some(path) = disks.find(identity).map_err(|error| error.to_string())? else { return Ok(None) };
                 let volume =
                     open_patiently(|| FileVolume::open(&path, options)).map_err(|error| before.obstacle(&error))?;
-                disks.verify(volume.as_fd(), serial, size.get()).map_err(|error| error.to_string())?;
+                disks.verify(volume.as_fd(), identity, size.get()).map_err(|error| error.to_string())?;
                 Ok(Some(Found::of(volume)?))
             }
             Self::File { directory, name } => {
@@ -427,6 +426,29 @@ impl Opener {
         volumes.map(|volumes| self.opened(volumes, place, |_| Ok(()))).transpose()
     }
 
+    /// As [`Opener::caching`], for a volume on which a log may be: a disk without a serial may be another one that has the name or the
+    /// number of ours, so it must bear the attachment's `epoch`.
+    ///
+    /// # Errors
+    /// One sentence: what is wrong with it.
+    pub fn caching_used(
+        &self,
+        place: &Place,
+        sizes: &[Bytes],
+        epoch: Option<Epoch>,
+    ) -> Result<Option<Opened>, Obstacle> {
+        let volumes = place.open(sizes, &self.disks, Options::default(), Before::Unused)?;
+        let is_ours = |log: &mut Log<'_>| {
+            let Some(disk) = place.without_a_serial() else { return Ok(()) };
+            match log.superblock(self.clock) {
+                Ok(Some(superblock)) if epoch == Some(superblock.epoch) => Ok(()),
+                Ok(_) => Err(not_ours(disk)),
+                Err(error) => Err(format!("the disk with {disk} cannot be read: {error}").into()),
+            }
+        };
+        volumes.map(|volumes| self.opened(volumes, place, is_ours)).transpose()
+    }
+
     /// As [`Opener::caching`], for a volume that was just rented: the first and the last MiB of each of the provider's volumes must
     /// hold nothing but zeroes. They become a stripe if there are several.
     ///
@@ -454,10 +476,10 @@ impl Opener {
                 None => None,
             },
             Place::Stripe(_) => None,
-            Place::Disk { .. } | Place::File { .. } | Place::Pool { .. } if all => {
+            Place::Disk(_) | Place::File { .. } | Place::Pool { .. } if all => {
                 Some(self.opened(volumes, place, |_| Ok(()))?)
             }
-            Place::Disk { .. } | Place::File { .. } | Place::Pool { .. } => None,
+            Place::Disk(_) | Place::File { .. } | Place::Pool { .. } => None,
         };
         Ok(Some(opened.map_or(Fresh::Used, Fresh::Blank)))
     }
@@ -479,6 +501,10 @@ impl Opener {
         let bears_epoch = |log: &mut Log<'_>| match log.superblock(self.clock) {
             Ok(Some(superblock)) if superblock.epoch != epoch => {
                 Err(format!("the volume {id} has been used for something else meanwhile").into())
+            }
+            Ok(None) if let Some(disk) = place.without_a_serial() => {
+                Err(format!("the disk with {disk} does not bear the epoch of the volume {id}, so it may be another")
+                    .into())
             }
             Ok(_) => Ok(()),
             Err(error) => Err(format!("the volume {id} cannot be read: {error}").into()),
@@ -509,6 +535,14 @@ impl Opener {
     fn dressed(&self, volume: Box<dyn Volume>) -> Box<dyn Volume> {
         throttled(decorated(volume, self.decorator.as_ref()), self.throttle, self.clock)
     }
+}
+
+/// A disk without a serial does not show that it is the one that is in use.
+fn not_ours(disk: &DiskIdentity) -> Obstacle {
+    format!(
+        "the disk with {disk} does not bear the epoch of the volume, so it may be another: nothing was written to it"
+    )
+    .into()
 }
 
 /// What was opened.

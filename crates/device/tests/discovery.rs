@@ -15,6 +15,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use surgetank_device::discovery::{DiscoveryError, Disks, Watch, is_about_a_disk};
 use surgetank_device::{FileVolume, Options, Volume};
+use surgetank_model::volume::DiskIdentity;
 use tempfile::TempDir;
 
 /// Tables as the kernel has them.
@@ -58,6 +59,10 @@ impl Tables {
 
 const SERIAL: &str = "vol-0123456789abcdef";
 
+fn serial(serial: &str) -> DiskIdentity {
+    DiskIdentity::Serial(serial.to_owned())
+}
+
 #[test]
 fn a_disk_is_found_when_it_has_appeared_with_its_node() {
     let tables = Tables::new();
@@ -65,17 +70,17 @@ fn a_disk_is_found_when_it_has_appeared_with_its_node() {
     tables.appears("vda", None);
     tables.appears("vdb", Some("vol-0000000000000000\n"));
     tables.node("vdb");
-    assert_eq!(disks.find(SERIAL), Ok(None), "never, for all we know");
+    assert_eq!(disks.find(&serial(SERIAL)), Ok(None), "never, for all we know");
     tables.appears("vdc", Some(SERIAL));
-    assert_eq!(disks.find(SERIAL), Ok(None), "its node comes later");
+    assert_eq!(disks.find(&serial(SERIAL)), Ok(None), "its node comes later");
     tables.node("vdc");
-    assert_eq!(disks.find(SERIAL), Ok(Some(tables.path("dev/vdc"))));
+    assert_eq!(disks.find(&serial(SERIAL)), Ok(Some(tables.path("dev/vdc"))));
     tables.goes("vdc");
-    assert_eq!(disks.find(SERIAL), Ok(None));
+    assert_eq!(disks.find(&serial(SERIAL)), Ok(None));
     // It comes back under another name.
     tables.appears("vdd", Some(SERIAL));
     tables.node("vdd");
-    assert_eq!(disks.find(SERIAL), Ok(Some(tables.path("dev/vdd"))));
+    assert_eq!(disks.find(&serial(SERIAL)), Ok(Some(tables.path("dev/vdd"))));
 }
 
 #[test]
@@ -85,9 +90,9 @@ fn a_disk_that_appears_twice_is_not_chosen() {
         tables.appears(name, Some(SERIAL));
         tables.node(name);
     }
-    let error = tables.disks().find(SERIAL).unwrap_err();
+    let error = tables.disks().find(&serial(SERIAL)).unwrap_err();
     let (first, second) = ("vdb".to_owned(), "vdc".to_owned());
-    assert_eq!(error, DiscoveryError::Twice { serial: SERIAL.to_owned(), first, second });
+    assert_eq!(error, DiscoveryError::Twice { identity: serial(SERIAL), first, second });
     assert!(error.to_string().contains("detach the one that is not"), "{error}");
 }
 
@@ -97,36 +102,36 @@ fn serials_that_are_padded_cut_or_kept_elsewhere() {
     fs::create_dir_all(tables.path("sys/block/nvme1n1/device")).unwrap();
     fs::write(tables.path("sys/block/nvme1n1/device/serial"), "vol0123456789abcdef0\n").unwrap();
     tables.node("nvme1n1");
-    assert_eq!(tables.disks().find("vol0123456789abcdef0"), Ok(Some(tables.path("dev/nvme1n1"))), "NVMe");
+    assert_eq!(tables.disks().find(&serial("vol0123456789abcdef0")), Ok(Some(tables.path("dev/nvme1n1"))), "NVMe");
     fs::create_dir_all(tables.path("sys/block/sdb/device")).unwrap();
     fs::write(tables.path("sys/block/sdb/device/vpd_pg80"), b"\0\x80\0\x08vol-scsi").unwrap();
     tables.node("sdb");
-    assert_eq!(tables.disks().find("vol-scsi"), Ok(Some(tables.path("dev/sdb"))), "SCSI");
+    assert_eq!(tables.disks().find(&serial("vol-scsi")), Ok(Some(tables.path("dev/sdb"))), "SCSI");
     tables.appears("sda", Some("  padded \0\0"));
     tables.node("sda");
-    assert_eq!(tables.disks().find("padded"), Ok(Some(tables.path("dev/sda"))));
-    assert_eq!(tables.disks().find(""), Ok(None), "no serial is not an empty one");
+    assert_eq!(tables.disks().find(&serial("padded")), Ok(Some(tables.path("dev/sda"))));
+    assert_eq!(tables.disks().find(&serial("")), Ok(None), "no serial is not an empty one");
     let long = "0f9be4a2-8b1c-4a3d-9b65-2f1d7c0e5a77";
     tables.appears("vdz", Some(&long[..20]));
     tables.node("vdz");
-    assert_eq!(tables.disks().find(long), Ok(Some(tables.path("dev/vdz"))), "virtio shows 20 bytes");
-    assert_eq!(tables.disks().find(&long[..25]), Ok(Some(tables.path("dev/vdz"))));
-    assert_eq!(tables.disks().find(&long[..19]), Ok(None), "but a shorter one is another");
+    assert_eq!(tables.disks().find(&serial(long)), Ok(Some(tables.path("dev/vdz"))), "virtio shows 20 bytes");
+    assert_eq!(tables.disks().find(&serial(&long[..25])), Ok(Some(tables.path("dev/vdz"))));
+    assert_eq!(tables.disks().find(&serial(&long[..19])), Ok(None), "but a shorter one is another");
     tables.appears("vdy", Some(&long[..19]));
-    assert_eq!(tables.disks().find(long), Ok(Some(tables.path("dev/vdz"))), "nor is one that was not cut");
+    assert_eq!(tables.disks().find(&serial(long)), Ok(Some(tables.path("dev/vdz"))), "nor is one that was not cut");
     fs::create_dir_all(tables.path("dev/cciss")).unwrap();
     tables.appears("cciss!c0d0", Some("old"));
     tables.node("cciss/c0d0");
-    assert_eq!(tables.disks().find("old"), Ok(Some(tables.path("dev/cciss/c0d0"))), "a name with a slash");
+    assert_eq!(tables.disks().find(&serial("old")), Ok(Some(tables.path("dev/cciss/c0d0"))), "a name with a slash");
 }
 
 #[test]
 fn tables_that_cannot_be_read_are_an_error_and_a_file_is_no_disk() {
     let tables = Tables::new();
     let nowhere = Disks::under(tables.path("nowhere"), tables.path("dev"));
-    assert!(matches!(nowhere.find(SERIAL), Err(DiscoveryError::Unreadable(_))));
+    assert!(matches!(nowhere.find(&serial(SERIAL)), Err(DiscoveryError::Unreadable(_))));
     let file = fs::File::create(tables.path("file")).unwrap();
-    let error = tables.disks().verify(file.as_fd(), SERIAL, 0).unwrap_err();
+    let error = tables.disks().verify(file.as_fd(), &serial(SERIAL), 0).unwrap_err();
     assert!(error.to_string().contains("no block device"), "{error}");
 }
 
@@ -160,13 +165,13 @@ fn what_was_opened_is_verified_and_not_what_was_found() {
     let number = fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap();
     tables.appears(name, Some(SERIAL));
     symlink(format!("../../block/{name}"), tables.path("sys/dev/block").join(number.trim())).unwrap();
-    let found = disks.find(SERIAL).unwrap().unwrap();
+    let found = disks.find(&serial(SERIAL)).unwrap().unwrap();
     assert_eq!(found, PathBuf::from(&device.0));
     let volume = FileVolume::open(&found, Options::default()).unwrap();
     assert_eq!(volume.size(), 1 << 20);
-    assert_eq!(disks.verify(volume.as_fd(), SERIAL, 1 << 20), Ok(()));
+    assert_eq!(disks.verify(volume.as_fd(), &serial(SERIAL), 1 << 20), Ok(()));
     let says = |size, expected: &str| {
-        let error = disks.verify(volume.as_fd(), SERIAL, size).unwrap_err().to_string();
+        let error = disks.verify(volume.as_fd(), &serial(SERIAL), size).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
     says(1 << 21, "has 1048576 bytes instead of 2097152");

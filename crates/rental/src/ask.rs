@@ -2,7 +2,9 @@
 
 use surgetank_cache::{CacheMode, EngineStage, Epoch};
 use surgetank_model::Bytes;
-use surgetank_model::volume::{Change, CreateVolume, ProviderError, Transition, VolumeDescription, VolumeId};
+use surgetank_model::volume::{
+    Change, CreateVolume, DiskIdentity, ProviderError, Transition, VolumeDescription, VolumeId,
+};
 
 use crate::owner::OwnerRecord;
 use crate::record::{RentalRecord, Slot};
@@ -83,11 +85,14 @@ impl Call {
 pub enum Opening {
     /// It was just rented: it must be a disk that was not here before, and blank.
     Fresh {
-        /// Serials of the disks that were here before it was attached.
-        before: Vec<String>,
+        /// The disks that were here before it was attached; `None`: nobody has looked, since this process has not attached it.
+        before: Option<Vec<DiskIdentity>>,
     },
     /// Something of ours may be on it.
-    Used,
+    Used {
+        /// Of this attachment, which its superblock must bear where another disk may be taken for it.
+        epoch: Option<Epoch>,
+    },
     /// It was in use and has gone: it must be where it was, readable, and of this attachment as far as it is of any. It may
     /// not answer for long: whatever else is asked meanwhile is not to wait for it.
     Again(Epoch),
@@ -96,8 +101,8 @@ pub enum Opening {
 /// What is asked of the disks and files of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeAsk {
-    /// The serials of all disks.
-    Serials,
+    /// By what all disks can be told.
+    Identities,
     /// Open the volume, for the next command of the engine; what was open before and not given to it is closed.
     Open {
         /// What the provider says of it.
@@ -217,8 +222,8 @@ pub enum Answer {
     Changed(Result<Change, ProviderError>),
     /// To `List`.
     Listed(Result<Vec<VolumeDescription>, ProviderError>),
-    /// To `Serials`.
-    Serials(Vec<String>),
+    /// To `Identities`. `None`: the machine does not tell.
+    Identities(Option<Vec<DiskIdentity>>),
     /// To `Open`.
     Opened(Result<Opened, Obstacle>),
     /// To `Superblock`. `None`: there is none.

@@ -357,7 +357,7 @@ impl<'a> World<'a> {
                 Answered::Persisted(if fails { Err("no room".to_owned()) } else { Ok(()) })
             }
             Asked::Provider(call) => self.call(&call)?,
-            Asked::Volume(VolumeAsk::Serials) => Answered::Serials(Vec::new()),
+            Asked::Volume(VolumeAsk::Identities) => Answered::Identities(Some(Vec::new())),
             Asked::Volume(VolumeAsk::Open { description, opening, .. }) => {
                 let volume = &description.id;
                 if matches!(opening, Opening::Fresh { .. }) && self.written.contains(volume) {

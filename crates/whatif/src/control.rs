@@ -198,7 +198,7 @@ impl Control {
             }
             Ask::Owner => Answer::Owner(Ok(self.owner.clone())),
             Ask::Provider(call) => return self.cloud.begin(now, id, call),
-            Ask::Volume(VolumeAsk::Serials) => Answer::Serials(Vec::new()),
+            Ask::Volume(VolumeAsk::Identities) => Answer::Identities(Some(Vec::new())),
             Ask::Volume(VolumeAsk::Open { description, .. }) => {
                 self.writer.set_volume(Some(description.id));
                 Answer::Opened(Ok(Opened::Open))

@@ -59,7 +59,7 @@ impl Manager {
         Some(match ask {
             Asked::Draw => Answered::Drawn { random: rand::random(), unix_ms: crate::clock::unix_ms() },
             Asked::Provider(call) => return members::call(&self.provider, &self.done.0, id, call),
-            Asked::Volume(VolumeAsk::Serials) => Answered::Serials(self.context.disks.serials().unwrap_or_default()),
+            Asked::Volume(VolumeAsk::Identities) => Answered::Identities(self.context.disks.identities().ok()),
             Asked::Volume(VolumeAsk::Open { description, size, opening }) => {
                 self.open.remove(&id.slot);
                 let opener = (self.opener(), self.provider.home());

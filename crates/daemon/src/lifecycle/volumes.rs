@@ -2,7 +2,7 @@
 
 use surgetank_device::discovery::is_same;
 use surgetank_model::{Bytes, Limits};
-use surgetank_provider::VolumeDescription;
+use surgetank_provider::{DiskIdentity, VolumeDescription};
 use surgetank_rental::{Answer, AskId, Obstacle, Opening, Presence, VolumeAsk, ask};
 
 use super::{Done, Lifecycle, Tools};
@@ -12,8 +12,7 @@ impl Lifecycle {
     pub(super) fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Option<Answer> {
         let Tools { disks, clock, decorator, .. } = &self.tools;
         Some(match ask {
-            // A machine that does not tell of its disks finds none by its serial either.
-            VolumeAsk::Serials => Answer::Serials(disks.serials().unwrap_or_default()),
+            VolumeAsk::Identities => Answer::Identities(disks.identities().ok()),
             VolumeAsk::Open { description, size, opening } => return self.open(id, description, size, opening),
             VolumeAsk::Close(opened) => {
                 self.open.retain(|_, (by, _)| *by != opened);
@@ -62,11 +61,13 @@ impl Lifecycle {
         };
         let (opener, sizes) = (self.opener(), opening::sizes(&volume, size));
         match opening {
-            Opening::Fresh { before } => Some(match Self::open_fresh(&opener, &volume, &place, &sizes, &before) {
-                Ok(opened) => self.opened(id, Ok(opened)),
-                Err(refused) => Answer::Opened(refused),
-            }),
-            Opening::Used => self.open_aside(id, move || opener.caching(&place, &sizes)),
+            Opening::Fresh { before } => {
+                Some(match Self::open_fresh(&opener, &volume, &place, &sizes, before.as_deref()) {
+                    Ok(opened) => self.opened(id, Ok(opened)),
+                    Err(refused) => Answer::Opened(refused),
+                })
+            }
+            Opening::Used { epoch } => self.open_aside(id, move || opener.caching_used(&place, &sizes, epoch)),
             Opening::Again(_) if self.place.as_ref().is_some_and(|before| *before != place) => {
                 let why = "the provider says that it is another disk or file than it was".to_owned();
                 Some(Answer::Opened(Err(why.into())))
@@ -85,14 +86,20 @@ impl Lifecycle {
         description: &VolumeDescription,
         place: &Place,
         sizes: &[Bytes],
-        before: &[String],
+        before: Option<&[DiskIdentity]>,
     ) -> Result<Option<Opened>, Result<ask::Opened, Obstacle>> {
         let (refused, id) = (|why: String| Err(Ok(ask::Opened::Refused(why))), &description.id.0);
-        let known = |serial: &&str| before.iter().any(|there| is_same(there, serial));
-        if let Some(serial) = place.serials().into_iter().find(known) {
+        let known = |disk: &&DiskIdentity| before.into_iter().flatten().any(|there| is_same(there, disk));
+        if let Some(disk) = place.disks().into_iter().find(known) {
             return refused(format!(
-                "the provider says that the volume {id} is the disk {serial:?}, which was in this machine before it was \
-                 attached: nothing was written to it; let the service say the serial of the disk that it plugs in"
+                "the provider says that the volume {id} is the disk with {disk}, which was in this machine before it was \
+                 attached: nothing was written to it; let the service say which disk it plugs in"
+            ));
+        }
+        if let Some(disk) = place.without_a_serial().filter(|_| before.is_none()) {
+            return refused(format!(
+                "the volume {id} was just rented, and whether the disk with {disk} was here before it was attached cannot be told, since \
+                 the daemon has restarted meanwhile: nothing was written to it, and another volume is rented"
             ));
         }
         match opener.caching_fresh(place, sizes).map_err(Err)? {

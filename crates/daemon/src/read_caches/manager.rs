@@ -286,7 +286,7 @@ impl Manager {
             }
             Asked::Draw => Answered::Drawn { random: rand::random(), unix_ms: crate::clock::unix_ms() },
             Asked::Provider(call) => return members::call(&self.provider.1, &self.done.0, id, call),
-            Asked::Volume(VolumeAsk::Serials) => Answered::Serials(self.context.disks.serials().unwrap_or_default()),
+            Asked::Volume(VolumeAsk::Identities) => Answered::Identities(self.context.disks.identities().ok()),
             Asked::Volume(VolumeAsk::Open { description, size, opening }) => {
                 self.open.remove(&id.slot);
                 let opener = (self.opener(), self.provider.1.home());

@@ -1,5 +1,5 @@
-//! Caching volumes that are disks of this machine and are found by their serial: ones that appear late, twice, never, or
-//! as another disk. Loop devices stand for the disks, tables of our own for the kernel's.
+//! Caching volumes that are disks of this machine and are found by their serial, their name or their number: ones that appear late,
+//! twice, never, or as another disk. Loop devices stand for the disks, tables of our own for the kernel's.
 
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::common::{Machine, Shape, eventually, pattern, status};
-use surgetank_daemon::{Daemon, DevicePhase, Outlook, Overrides, Request};
+use surgetank_daemon::{Config, Daemon, DevicePhase, Outlook, Overrides, Request};
 use surgetank_device::discovery::Disks;
 use surgetank_provider::local::{LocalConfig, LocalProvider};
 use surgetank_provider::{
@@ -40,11 +40,24 @@ enum Appears {
     Used,
 }
 
+/// By what they are told from one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Serial,
+    /// As Google's SCSI disks.
+    Name,
+    /// As Azure's SCSI disks: the least number that is free.
+    Lun,
+}
+
+const EACH: [By; 3] = [By::Serial, By::Name, By::Lun];
+
 /// A local provider whose volumes become disks of this machine when they are attached.
 struct Plugging {
     local: LocalProvider,
     root: PathBuf,
-    appears: Appears,
+    by: By,
+    appears: Mutex<Appears>,
     plugged: Mutex<Vec<Plugged>>,
     /// A disk that was there before.
     before: Mutex<Option<Plugged>>,
@@ -54,6 +67,7 @@ struct Plugging {
 struct Plugged {
     id: VolumeId,
     device: String,
+    lun: u32,
     /// Calls until it appears.
     calls_left: u32,
 }
@@ -74,6 +88,10 @@ impl Plugging {
         Disks::under(self.root.join("sys"), "/dev")
     }
 
+    fn appears(&self) -> Appears {
+        *self.appears.lock().unwrap()
+    }
+
     fn block(&self) -> PathBuf {
         self.root.join("sys/block")
     }
@@ -83,29 +101,45 @@ impl Plugging {
         let name = plugged.device.strip_prefix("/dev/").unwrap();
         let place = self.block().join(name);
         fs::create_dir_all(&place).unwrap();
-        fs::write(place.join("serial"), &plugged.id.0).unwrap();
+        match self.by {
+            By::Serial => fs::write(place.join("serial"), &plugged.id.0).unwrap(),
+            By::Name => {
+                let designator = [&[2, 0, 0, plugged.id.0.len() as u8], plugged.id.0.as_bytes()].concat();
+                fs::create_dir_all(place.join("device")).unwrap();
+                fs::write(place.join("device/vendor"), "Google  \n").unwrap();
+                fs::write(place.join("device/vpd_pg83"), [&[0, 0x83, 0, 0][..], &designator].concat()).unwrap();
+            }
+            By::Lun => {
+                let controller = self.root.join("sys/devices/vmbus");
+                let device = controller.join(format!("host3/target3:0:0/3:0:0:{}", plugged.lun));
+                fs::create_dir_all(&device).unwrap();
+                fs::write(controller.join("device_id"), "{f8b3781b-1e82-4818-a1c3-63d806ec15bb}\n").unwrap();
+                let _ = symlink(device, place.join("device"));
+            }
+        }
         let number = fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap();
         let _ = symlink(format!("../../block/{name}"), self.root.join("sys/dev/block").join(number.trim()));
     }
 
     fn plug(&self, id: &VolumeId) {
         let image = self.local.describe(id).unwrap().device.unwrap();
-        if self.appears == Appears::Larger {
+        let appears = self.appears();
+        if appears == Appears::Larger {
             fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(64 * MIB).unwrap();
         }
-        if self.appears == Appears::Used {
+        if appears == Appears::Used {
             use std::os::unix::fs::FileExt;
             fs::OpenOptions::new().write(true).open(&image).unwrap().write_all_at(b"mine", SIZE - 4).unwrap();
         }
-        if self.appears == Appears::Before {
+        if appears == Appears::Before {
             return;
         }
-        let calls_left = if let Appears::Late(calls) = self.appears { calls } else { 0 };
-        let disks = if self.appears == Appears::Twice { 2 } else { 1 };
+        let calls_left = if let Appears::Late(calls) = appears { calls } else { 0 };
+        let disks = if appears == Appears::Twice { 2 } else { 1 };
         for _ in 0..disks {
             let device = attach_loop(&image).expect("a loop device");
-            let plugged = Plugged { id: id.clone(), device, calls_left };
-            if calls_left == 0 && self.appears != Appears::Never {
+            let plugged = Plugged { id: id.clone(), device, lun: 0, calls_left };
+            if calls_left == 0 && appears != Appears::Never {
                 self.show(&plugged);
             }
             self.plugged.lock().unwrap().push(plugged);
@@ -151,7 +185,12 @@ impl Plugging {
 
     fn as_disk(&self, volume: VolumeDescription) -> VolumeDescription {
         let name = self.before.lock().unwrap().as_ref().map_or_else(|| volume.id.0.clone(), |disk| disk.id.0.clone());
-        let disk = (volume.state == VolumeState::Attached).then_some(DiskIdentity::Serial(name));
+        let identity = match self.by {
+            By::Serial => DiskIdentity::Serial(name),
+            By::Name => DiskIdentity::Name(name),
+            By::Lun => DiskIdentity::Lun(0),
+        };
+        let disk = (volume.state == VolumeState::Attached).then_some(identity);
         VolumeDescription { disk, ..volume }
     }
 }
@@ -194,21 +233,30 @@ impl Provider for Plugging {
 /// A disk of the right size, with nothing at its ends, and not in use.
 fn somebodys(machine: &Machine) -> Plugged {
     let device = attach_loop(&machine.backing("before", SIZE)).expect("a loop device");
-    Plugged { id: VolumeId("somebody's".to_owned()), device, calls_left: 0 }
+    Plugged { id: VolumeId("somebody's".to_owned()), device, lun: 0, calls_left: 0 }
 }
 
 /// A daemon over such a provider; `None` where there are no loop devices.
-fn start(machine: &Machine, appears: Appears) -> Option<(Daemon, Arc<Plugging>)> {
-    start_with(machine, appears, "throttle = false")
+fn start(machine: &Machine, by: By, appears: Appears) -> Option<(Daemon, Arc<Plugging>)> {
+    start_with(machine, by, appears, "throttle = false")
 }
 
-fn start_with(machine: &Machine, appears: Appears, section: &str) -> Option<(Daemon, Arc<Plugging>)> {
+fn start_with(machine: &Machine, by: By, appears: Appears, section: &str) -> Option<(Daemon, Arc<Plugging>)> {
+    let (config, provider) = machine_with(machine, by, appears, section)?;
+    Some((Daemon::start_with(config, overrides(&provider)).unwrap(), provider))
+}
+
+fn overrides(provider: &Arc<Plugging>) -> Overrides {
+    Overrides { provider: Some(provider.clone()), disks: Some(provider.disks()), ..Overrides::default() }
+}
+
+fn machine_with(machine: &Machine, by: By, appears: Appears, section: &str) -> Option<(Config, Arc<Plugging>)> {
     let probe = machine.backing("probe", MIB);
     let Some(device) = attach_loop(&probe) else {
         eprintln!("skipped: no loop device can be had (needs root)");
         return None;
     };
-    drop(Plugged { id: VolumeId(String::new()), device, calls_left: 0 });
+    drop(Plugged { id: VolumeId(String::new()), device, lun: 0, calls_left: 0 });
     let shape = Shape {
         // It boosts when it is asked to, and not for what the test reads and writes.
         policy: Shape::default().policy.replace("\"20 ms\"", "\"200 ms\"")
@@ -216,20 +264,19 @@ fn start_with(machine: &Machine, appears: Appears, section: &str) -> Option<(Dae
         device: section.to_owned(),
         ..Shape::default()
     };
-    let config = machine.config(&[("data", "memory:64 MiB")], &shape);
+    let backing = machine.backing("backing", 64 * MIB);
+    let config = machine.config(&[("data", backing.to_str().unwrap())], &shape);
     let root = machine.path("tables");
     for part in ["sys/block", "sys/dev/block"] {
         fs::create_dir_all(root.join(part)).unwrap();
     }
     let local = LocalProvider::open(crate::common::local(&config), Arc::new(SystemClock)).unwrap();
-    let provider = Plugging { local, root, appears, plugged: Mutex::default(), before: Mutex::default() };
+    let provider =
+        Plugging { local, root, by, appears: Mutex::new(appears), plugged: Mutex::default(), before: Mutex::default() };
     if appears == Appears::Before {
         provider.say_it_is(somebodys(machine));
     }
-    let provider = Arc::new(provider);
-    let disks = Some(provider.disks());
-    let overrides = Overrides { provider: Some(provider.clone()), disks, ..Overrides::default() };
-    Some((Daemon::start_with(config, overrides).unwrap(), provider))
+    Some((config, Arc::new(provider)))
 }
 
 fn boost(daemon: &Daemon) {
@@ -237,9 +284,9 @@ fn boost(daemon: &Daemon) {
 }
 
 /// A boost that finds its disk, with data that come back through the drain.
-fn a_whole_life(appears: Appears) {
+fn a_whole_life(by: By, appears: Appears) {
     let machine = Machine::new();
-    let Some((daemon, provider)) = start(&machine, appears) else { return };
+    let Some((daemon, provider)) = start(&machine, by, appears) else { return };
     let mut nbd = crate::common::connect(&machine, "data");
     for round in 0..3 {
         boost(&daemon);
@@ -257,9 +304,9 @@ fn a_whole_life(appears: Appears) {
 }
 
 /// A boost that finds no disk of its own: it is undone, the reason is told, and the device goes on without.
-fn undone(appears: Appears, why: &str) {
+fn undone(by: By, appears: Appears, why: &str) {
     let machine = Machine::new();
-    let Some((daemon, provider)) = start(&machine, appears) else { return };
+    let Some((daemon, provider)) = start(&machine, by, appears) else { return };
     let mut nbd = crate::common::connect(&machine, "data");
     boost(&daemon);
     let until = Instant::now() + crate::common::TIMEOUT;
@@ -280,44 +327,46 @@ fn undone(appears: Appears, why: &str) {
 }
 
 #[test]
-fn a_disk_is_found_by_its_serial_used_and_unplugged() {
-    a_whole_life(Appears::AtOnce);
+fn a_disk_is_found_by_its_serial_its_name_or_its_number_used_and_unplugged() {
+    EACH.into_iter().for_each(|by| a_whole_life(by, Appears::AtOnce));
 }
 
 #[test]
 fn a_disk_that_appears_late_is_waited_for() {
-    a_whole_life(Appears::Late(4));
+    EACH.into_iter().for_each(|by| a_whole_life(by, Appears::Late(4)));
 }
 
 #[test]
 fn a_disk_that_never_appears_is_deleted() {
-    undone(Appears::Never, "no disk with its serial has appeared");
+    undone(By::Serial, Appears::Never, "no disk with its serial has appeared");
 }
 
 #[test]
-fn a_serial_that_two_disks_have_is_deleted() {
-    undone(Appears::Twice, "both have the serial");
+fn a_serial_a_name_or_a_number_that_two_disks_have_is_deleted() {
+    for (by, what) in EACH.into_iter().zip(["the serial", "the name", "the logical unit"]) {
+        undone(by, Appears::Twice, &format!("both have {what}"));
+    }
 }
 
 #[test]
 fn a_disk_of_another_size_is_deleted() {
-    undone(Appears::Larger, "bytes instead of");
+    undone(By::Serial, Appears::Larger, "bytes instead of");
 }
 
 #[test]
 fn a_disk_that_was_there_before_is_not_the_volume() {
-    undone(Appears::Before, "was in this machine before");
+    EACH.into_iter().for_each(|by| undone(by, Appears::Before, "was in this machine before"));
 }
 
 #[test]
 fn a_disk_that_is_not_blank_is_not_the_volume() {
-    undone(Appears::Used, "is not blank");
+    EACH.into_iter().for_each(|by| undone(by, Appears::Used, "is not blank"));
 }
 
 #[test]
 fn a_disk_that_is_pulled_is_noticed_waited_for_and_used_again() {
     let machine = Machine::new();
-    let Some((daemon, provider)) = start_with(&machine, Appears::AtOnce, "throttle = true") else { return };
+    let Some((daemon, provider)) = start_with(&machine, By::Serial, Appears::AtOnce, "throttle = true") else { return };
     let mut nbd = crate::common::connect(&machine, "data");
     boost(&daemon);
     eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
@@ -340,7 +389,7 @@ fn a_disk_that_is_pulled_is_noticed_waited_for_and_used_again() {
 fn a_disk_that_is_pulled_is_not_replaced_by_another() {
     use std::os::unix::fs::MetadataExt;
     let machine = Machine::new();
-    let Some((daemon, provider)) = start_with(&machine, Appears::AtOnce, "throttle = true") else { return };
+    let Some((daemon, provider)) = start_with(&machine, By::Serial, Appears::AtOnce, "throttle = true") else { return };
     let mut nbd = crate::common::connect(&machine, "data");
     boost(&daemon);
     eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
@@ -360,6 +409,42 @@ fn a_disk_that_is_pulled_is_not_replaced_by_another() {
     }
 }
 
+/// The volume stays attached while the daemon is away, and another disk has its name or its number when it comes back.
+#[test]
+fn a_disk_that_has_taken_a_name_or_a_number_is_not_written_to() {
+    use std::os::unix::fs::MetadataExt;
+    for by in [By::Name, By::Lun] {
+        let machine = Machine::new();
+        let Some((config, provider)) = machine_with(&machine, by, Appears::AtOnce, "throttle = true") else { return };
+        let daemon = Daemon::start_with(config.clone(), overrides(&provider)).unwrap();
+        let mut nbd = crate::common::connect(&machine, "data");
+        boost(&daemon);
+        eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
+        for block in 0..24 {
+            nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
+        }
+        nbd.flush().unwrap();
+        daemon.stop();
+        assert_eq!(machine.rented(), 1, "what it has is needed");
+        provider.pull();
+        provider.say_it_is(somebodys(&machine));
+        let daemon = Daemon::start_with(config, overrides(&provider)).unwrap();
+        let reason = || status(&daemon, "data").reason.unwrap_or_default();
+        eventually("it is refused", || reason().contains("does not bear the epoch"));
+        *provider.before.lock().unwrap() = None;
+        assert_eq!(fs::metadata(machine.path("before")).unwrap().blocks(), 0, "{by:?}: it was written to");
+        fs::remove_dir_all(provider.block()).unwrap();
+        fs::create_dir(provider.block()).unwrap();
+        provider.push();
+        // Requests wait until it is read back.
+        let mut nbd = crate::common::connect(&machine, "data");
+        for block in 0..24 {
+            assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
+        }
+        drop(daemon);
+    }
+}
+
 /// A file system on a loop device, until it is dropped.
 struct Mounted {
     place: PathBuf,
@@ -375,7 +460,7 @@ impl Drop for Mounted {
 fn mounted(machine: &Machine) -> Option<(Mounted, String)> {
     let image = machine.backing("image", 16 * MIB);
     let device = attach_loop(&image)?;
-    let disk = Plugged { id: VolumeId(String::new()), device: device.clone(), calls_left: 0 };
+    let disk = Plugged { id: VolumeId(String::new()), device: device.clone(), lun: 0, calls_left: 0 };
     let place = machine.path("place");
     fs::create_dir(&place).unwrap();
     let made = Command::new("mkfs.ext4").args(["-q", &device]).status().is_ok_and(|status| status.success());

@@ -238,7 +238,9 @@ mod tests {
                     Answer::Rental(Answered::Drawn { random: [self.drawn; 16], unix_ms: 1 })
                 }
                 Ask::Rental(Asked::Provider(call)) => Answer::Rental(self.call(call)),
-                Ask::Rental(Asked::Volume(VolumeAsk::Serials)) => Answer::Rental(Answered::Serials(Vec::new())),
+                Ask::Rental(Asked::Volume(VolumeAsk::Identities)) => {
+                    Answer::Rental(Answered::Identities(Some(Vec::new())))
+                }
                 Ask::Rental(Asked::Volume(VolumeAsk::Open { .. })) => {
                     Answer::Rental(Answered::Opened(Ok(Opened::Open)))
                 }

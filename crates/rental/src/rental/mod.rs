@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use surgetank_cache::{CacheMode, Epoch, Event};
-use surgetank_model::volume::{Tags, VolumeId};
+use surgetank_model::volume::{DiskIdentity, Tags, VolumeId};
 use surgetank_model::{Bytes, Instant, Lag};
 use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
@@ -204,9 +204,9 @@ pub struct Rental {
     proved: Option<String>,
     /// The volume that is attached, while its disk has not appeared.
     missing_disk: Option<VolumeId>,
-    /// The serials of the disks that were here before the volume was attached for the first time. Not written down: after a
-    /// crash in between, its own disk may be among them.
-    disks_before: Option<(VolumeId, Vec<String>)>,
+    /// The disks that were here before the volume was attached for the first time. Not written down: after a crash in between, its
+    /// own disk may be among them.
+    disks_before: Option<(VolumeId, Option<Vec<DiskIdentity>>)>,
 }
 
 impl Rental {

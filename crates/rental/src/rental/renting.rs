@@ -122,8 +122,8 @@ impl Rental {
             let formatted = self.record.as_ref().is_some_and(|record| record.epoch.is_some());
             let before = self.disks_before.as_ref().filter(|(id, _)| *id == description.id);
             let opening = match before {
-                _ if formatted => Opening::Used,
-                before => Opening::Fresh { before: before.map(|(_, serials)| serials.clone()).unwrap_or_default() },
+                _ if formatted => Opening::Used { epoch: self.epoch() },
+                before => Opening::Fresh { before: before.and_then(|(_, disks)| disks.clone()) },
             };
             self.open_volume(&description, size, opening)?;
         }
@@ -161,8 +161,8 @@ impl Rental {
     /// Before a volume is attached for the first time: which disks are not it.
     fn remember_disks(&mut self, id: &VolumeId) -> Walked {
         if self.disks_before.as_ref().is_none_or(|(before, _)| before != id) {
-            match self.ask(Ask::Volume(VolumeAsk::Serials))? {
-                Answer::Serials(serials) => self.disks_before = Some((id.clone(), serials)),
+            match self.ask(Ask::Volume(VolumeAsk::Identities))? {
+                Answer::Identities(disks) => self.disks_before = Some((id.clone(), disks)),
                 answer => return Err(mixed_up(&answer)),
             }
         }
@@ -259,7 +259,7 @@ impl Rental {
             return Err(Pause::EngineWorks);
         }
         let (description, size) = self.bring_in(RentalStage::Adopted)?;
-        self.open_volume(&description, size, Opening::Used)?;
+        self.open_volume(&description, size, Opening::Used { epoch: Some(epoch) })?;
         self.open = false;
         match self.tell(Command::Recover(epoch))? {
             Ok(()) => {

@@ -73,7 +73,7 @@ impl World<'_> {
         Ok(match ask {
             Asked::Draw => Answered::Drawn { random: self.bits(), unix_ms: 1 },
             Asked::Provider(call) => self.call(&call)?,
-            Asked::Volume(VolumeAsk::Serials) => Answered::Serials(Vec::new()),
+            Asked::Volume(VolumeAsk::Identities) => Answered::Identities(Some(Vec::new())),
             Asked::Volume(VolumeAsk::Open { description, opening, .. }) => self.open(id, &description, &opening)?,
             Asked::Volume(VolumeAsk::Close(_)) => Answered::Closed,
             Asked::Engine(_) => {

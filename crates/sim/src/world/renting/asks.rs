@@ -44,7 +44,7 @@ impl World<'_> {
         let stage = self.engine.status().stage;
         let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
         Ok(match ask {
-            VolumeAsk::Serials => Answer::Serials(Vec::new()),
+            VolumeAsk::Identities => Answer::Identities(Some(Vec::new())),
             VolumeAsk::Open { description, opening, .. } => {
                 renting.close(id.slot);
                 let VolumeDescription { id: volume, members, .. } = &description;

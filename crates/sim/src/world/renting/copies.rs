@@ -100,7 +100,7 @@ impl World<'_> {
             Ask::Draw => Answer::Drawn { random: [0; 16], unix_ms: 0 },
             Ask::Owner => Answer::Owner(Ok(owner.clone())),
             Ask::Provider(call) => self.copy_calls(&call)?,
-            Ask::Volume(VolumeAsk::Serials) => Answer::Serials(Vec::new()),
+            Ask::Volume(VolumeAsk::Identities) => Answer::Identities(Some(Vec::new())),
             Ask::Volume(VolumeAsk::Open { .. }) => Answer::Opened(Ok(Opened::Absent)),
             Ask::Volume(VolumeAsk::Close(_)) => Answer::Closed,
             Ask::Volume(VolumeAsk::Superblock(description)) => {

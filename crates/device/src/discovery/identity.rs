@@ -1,0 +1,173 @@
+//! By what a disk can be told from the others: what the kernel shows of it under `/sys`, and what only the disk itself says.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use surgetank_model::volume::DiskIdentity;
+
+use super::nvme;
+
+/// The longest serial that a virtio disk shows, in bytes; longer ones are cut (VIRTIO 1.2, 5.2.6).
+const VIRTIO_SERIAL_BYTES: usize = 20;
+/// Where a disk's directory has its serial, after so many bytes: virtio has it at the disk, NVMe at the controller, and of SCSI the kernel
+/// shows the whole page 0x80, which begins with its number and length (SPC-5, 7.7.17).
+const SERIALS: &[(&str, usize)] = &[("serial", 0), ("device/serial", 0), ("device/vpd_pg80", 4)];
+/// What Google's SCSI disks say who made them, and the model of its NVMe disks, all of which have one serial.
+const GOOGLE_SCSI_VENDOR: &str = "Google";
+const GOOGLE_NVME_MODEL: &str = "nvme_card-pd";
+/// The model of Azure's NVMe disks, and the first namespace of a data disk: the one before is the system's.
+const AZURE_NVME_MODEL: &str = "MSFT NVMe Accelerator v1.0";
+const AZURE_NVME_FIRST: u32 = 2;
+/// The controller of Azure's SCSI data disks, as the virtual bus calls it.
+const AZURE_SCSI_CONTROLLER: &str = "{f8b3781b-1e82-4818-a1c3-63d806ec15bb}";
+
+/// A disk: its directory of the kernel's, and the disk itself, which may be asked.
+#[derive(Clone, Copy)]
+pub(super) struct Shown<'a> {
+    pub directory: &'a Path,
+    pub disk: Option<BorrowedFd<'a>>,
+}
+
+impl Shown<'_> {
+    /// All by which it could be meant.
+    pub fn identities(self) -> Vec<DiskIdentity> {
+        let shown = [self.serial().map(DiskIdentity::Serial), self.name().map(DiskIdentity::Name)];
+        shown.into_iter().flatten().chain(self.lun().map(DiskIdentity::Lun)).collect()
+    }
+
+    /// What it shows of the kind of `wanted`; `None`: nothing, or it is going.
+    pub fn like(self, wanted: &DiskIdentity) -> Option<DiskIdentity> {
+        match wanted {
+            DiskIdentity::Serial(_) => self.serial().map(DiskIdentity::Serial),
+            DiskIdentity::Name(_) => self.name().map(DiskIdentity::Name),
+            DiskIdentity::Lun(_) => self.lun().map(DiskIdentity::Lun),
+        }
+    }
+
+    /// Without the spaces that fill it up.
+    fn serial(self) -> Option<String> {
+        SERIALS.iter().find_map(|(place, head)| {
+            let bytes = self.read(place)?;
+            text(bytes.get(*head..).unwrap_or_default())
+        })
+    }
+
+    /// The name under which Google's hypervisor attached it. Of SCSI disks it is a designator, of NVMe disks it lies in what the
+    /// namespace says of itself.
+    fn name(self) -> Option<String> {
+        if self.is("device/vendor", GOOGLE_SCSI_VENDOR) {
+            return vendors_designator(&self.read("device/vpd_pg83")?);
+        }
+        if self.is("device/model", GOOGLE_NVME_MODEL) {
+            return device_name(&nvme::vendors_part(self.disk?)?);
+        }
+        None
+    }
+
+    /// The logical unit as which Azure attached it.
+    fn lun(self) -> Option<u32> {
+        if self.is("device/model", AZURE_NVME_MODEL) {
+            let namespace: u32 = text(&self.read("nsid")?)?.parse().ok()?;
+            return namespace.checked_sub(AZURE_NVME_FIRST);
+        }
+        // …/host3/target3:0:0/3:0:0:2, beneath the controller.
+        let device = fs::canonicalize(self.directory.join("device")).ok()?;
+        let address = device.file_name()?.to_str()?;
+        let is_data = device.ancestors().skip(1).any(|above| {
+            fs::read(above.join("device_id")).is_ok_and(|id| text(&id).as_deref() == Some(AZURE_SCSI_CONTROLLER))
+        });
+        let [_, _, _, lun] = address.split(':').collect::<Vec<_>>()[..] else { return None };
+        is_data.then(|| lun.parse().ok()).flatten()
+    }
+
+    fn is(self, place: &str, wanted: &str) -> bool {
+        self.read(place).and_then(|bytes| text(&bytes)).is_some_and(|there| there == wanted)
+    }
+
+    fn read(self, place: &str) -> Option<Vec<u8>> {
+        match fs::read(self.directory.join(place)) {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
+                    tracing::debug!(disk = %self.directory.display(), %error, "{place} cannot be read");
+                }
+                None
+            }
+        }
+    }
+}
+
+/// Without what fills it up; `None` if nothing is left.
+fn text(bytes: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The designator of SCSI's page 0x83 that is the vendor's own, in ASCII, of the logical unit (SPC-5, 7.7.6).
+fn vendors_designator(page: &[u8]) -> Option<String> {
+    const ASCII: u8 = 2;
+    const VENDORS_OWN: u8 = 0;
+    let mut rest = page.get(4..)?;
+    while let [set, kind, _, length, after @ ..] = rest {
+        let designator = after.get(..usize::from(*length))?;
+        // The kind has the association in bits 4 and 5: 0 is the logical unit.
+        if (set & 0x0f, kind & 0x3f) == (ASCII, VENDORS_OWN) {
+            return text(designator);
+        }
+        rest = &after[designator.len()..];
+    }
+    None
+}
+
+/// `device_name` of a JSON object that a zero byte ends, or the end.
+fn device_name(bytes: &[u8]) -> Option<String> {
+    let object = bytes.split(|byte| *byte == 0).next()?;
+    let object: serde_json::Value = serde_json::from_slice(object).ok()?;
+    object["device_name"].as_str().filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// Whether a disk that shows `there` is the one that is `wanted`: virtio cuts long serials.
+#[must_use]
+pub fn is_same(there: &DiskIdentity, wanted: &DiskIdentity) -> bool {
+    match (there, wanted) {
+        (DiskIdentity::Serial(there), DiskIdentity::Serial(wanted)) => {
+            let cut = there.len() == VIRTIO_SERIAL_BYTES && wanted.len() > VIRTIO_SERIAL_BYTES;
+            there == wanted || (cut && wanted.starts_with(there.as_str()))
+        }
+        _ => there == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_are_read_from_what_disks_say() {
+        let designator = |set: u8, kind: u8, value: &[u8]| [&[set, kind, 0, value.len() as u8], value].concat();
+        let page = |designators: &[Vec<u8>]| [&[0, 0x83, 0, 0][..], &designators.concat()].concat();
+        let naa = designator(1, 3, &[0x60; 16]);
+        let of_port = designator(2, 0x10, b"port");
+        let name = designator(2, 0, b"surgetank-0f  ");
+        assert_eq!(vendors_designator(&page(&[naa.clone(), of_port.clone(), name])), Some("surgetank-0f".to_owned()));
+        assert_eq!(vendors_designator(&page(&[naa, of_port])), None);
+        assert_eq!(vendors_designator(&[]), None);
+        let object = b"{\"device_name\":\"surgetank-0f\",\"disk_type\":\"PERSISTENT\"}\0\0\0";
+        assert_eq!(device_name(object), Some("surgetank-0f".to_owned()));
+        for other in [&b"\0\0"[..], b"{}", b"{\"device_name\":\"\"}", b"{\"device_name\":3}", b"{\"device_name\":\"x\""]
+        {
+            assert_eq!(device_name(other), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_a_disk_says_is_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            let _ = (vendors_designator(&bytes), device_name(&bytes), text(&bytes));
+        }
+    }
+}
