@@ -1,10 +1,12 @@
 //! Which member of the workspace may use which. `docs/ARCHITECTURE.md` says why; this table is what counts.
 
+use std::path::{Component, Path, PathBuf};
+
 use cargo_metadata::{DependencyKind, Package};
 
 use crate::finding::Finding;
 use crate::metadata;
-use crate::tree::Tree;
+use crate::tree::{File, Tree};
 
 /// Where a member stands. It uses its own tier and those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -148,11 +150,12 @@ fn member(package: &str) -> &str {
 
 fn unused(tree: &Tree, package: &Package) -> Vec<Finding> {
     let folder = manifest(package).replace("Cargo.toml", "");
+    let shared: Vec<&File> = tree.sources(&folder).flat_map(|file| elsewhere(tree, file)).collect();
     let mut findings = Vec::new();
     for dependency in package.dependencies.iter().filter(|dependency| package.name != dependency.name) {
         let name = dependency.rename.as_ref().unwrap_or(&dependency.name).replace('-', "_");
         // A derive or a helper crate is named in the source too: `derive(Serialize)` comes by `serde::`.
-        if !tree.sources(&folder).any(|file| mentions(&file.text, &name)) {
+        if !tree.sources(&folder).chain(shared.iter().copied()).any(|file| mentions(&file.text, &name)) {
             let kind = match dependency.kind {
                 DependencyKind::Normal => String::new(),
                 kind => format!("{kind}-"),
@@ -164,6 +167,26 @@ fn unused(tree: &Tree, package: &Package) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The sources of other packages that a source takes for modules of its own: `#[path = "../../../other/tests/part.rs"]`.
+fn elsewhere<'a>(tree: &'a Tree, file: &File) -> Vec<&'a File> {
+    let here = Path::new(&file.path).parent().unwrap_or(Path::new(""));
+    let named = file.text.split("#[path = \"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0));
+    let paths: Vec<PathBuf> = named.map(|path| resolved(&here.join(path))).collect();
+    tree.files.iter().filter(|file| paths.iter().any(|path| *path == Path::new(&file.path))).collect()
+}
+
+/// Without `..`.
+fn resolved(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut path, component| {
+        if component == Component::ParentDir {
+            path.pop();
+        } else {
+            path.push(component);
+        }
+        path
+    })
 }
 
 /// Whether a path of this crate occurs: `name::`, `use name`, or an attribute of it.
@@ -222,6 +245,18 @@ mod tests {
         assert_eq!(findings[0].path, "crates/sim/Cargo.toml");
         assert!(findings[0].message.starts_with("sim may not use daemon"), "{}", findings[0]);
         assert!(findings[1].message.starts_with("sim may not use lab"), "{}", findings[1]);
+    }
+
+    #[test]
+    fn a_source_of_another_package_counts_where_it_is_a_module() {
+        let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
+        let text = "#[path = \"../../b/tests/part.rs\"]\nmod part;\n";
+        let tree = Tree {
+            root: PathBuf::new(),
+            files: vec![file("crates/a/tests/a.rs", text), file("crates/b/tests/part.rs", "use serde::X;")],
+        };
+        assert_eq!(unused(&tree, &package("a", &["serde"])), []);
+        assert_eq!(unused(&tree, &package("a", &["toml"])).len(), 1);
     }
 
     #[test]
