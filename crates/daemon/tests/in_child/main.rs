@@ -9,6 +9,7 @@ mod at_once;
 #[allow(dead_code, reason = "the provider's tests use the rest")]
 #[path = "../../../provider/tests/openstack/cloud.rs"]
 mod cloud;
+mod clouds;
 #[path = "../common/mod.rs"]
 mod common;
 mod crash_losses;
@@ -25,7 +26,6 @@ mod lifecycles;
 mod lives;
 mod load;
 mod mapped;
-mod openstack;
 mod pool;
 mod power_cuts;
 #[allow(dead_code, reason = "the provider's tests use the rest")]

@@ -110,7 +110,7 @@ impl Faults {
 
 /// Passes `/cinder/…` and `/nova/…` on, and says where it is.
 pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> SocketAddr {
-    let address = serve(move |request| {
+    serve(move |request| {
         let (base, path) = match request.path.strip_prefix("/cinder") {
             Some(path) => (&cinder, path.to_owned()),
             None => (&nova, request.path.trim_start_matches("/nova").to_owned()),
@@ -215,6 +215,5 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> Socket
                 Reply::json(401, &json!({ "error": { "code": 401, "title": "Unauthorized", "message": "no" } })).bytes()
             }
         }
-    });
-    address
+    })
 }
