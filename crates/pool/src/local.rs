@@ -157,6 +157,10 @@ pub struct Local {
     access: Access,
     store: Arc<dyn MetaStore>,
     ended: mpsc::UnboundedReceiver<String>,
+    tell: mpsc::UnboundedSender<String>,
+    credentials: Credentials,
+    /// With threads of its own, as the benefactors below.
+    manager: Mutex<Option<Runtime>>,
     /// Each with threads of its own, so that it can end in the middle of anything.
     benefactors: Mutex<BTreeMap<BenefactorId, Runtime>>,
     runtime: Option<Runtime>,
@@ -189,11 +193,7 @@ impl Local {
         }
         let (ssds, found, remarks) = runtime.block_on(take_ssds(config, &*store))?;
         let (tell, ended) = mpsc::unbounded_channel();
-        let (of_manager, told) = (Arc::clone(&store), tell.clone());
-        runtime.spawn(async move {
-            let why = setup::why(manager::run(manager::Config::default(), of_manager, listener).await);
-            let _ = told.send(format!("the manager has ended: {why}"));
-        });
+        let manager = Mutex::new(Some(manage(Arc::clone(&store), listener, tell.clone())?));
         let mut benefactors = BTreeMap::new();
         let leaving = ssds.iter().filter(|(_, kept)| kept.is_leaving).map(|(id, _)| (id, true));
         for (id, leaving) in (0..config.benefactors).map(|number| (BenefactorId(number), false)).chain(leaving) {
@@ -218,7 +218,20 @@ impl Local {
         }
         let benefactors = Mutex::new(benefactors);
         let (access, runtime) = (credentials.access(), Some(runtime));
-        Ok(Self { address, access, store, ended, benefactors, runtime, ssds, found, remarks })
+        Ok(Self {
+            address,
+            access,
+            store,
+            ended,
+            tell,
+            credentials,
+            manager,
+            benefactors,
+            runtime,
+            ssds,
+            found,
+            remarks,
+        })
     }
 
     /// What the pool's former life left.
@@ -302,15 +315,49 @@ impl Local {
         benefactors.remove(&BenefactorId(number)).map(Runtime::shutdown_background).is_some()
     }
 
+    /// The manager ends at once, in the middle of whatever it does, and another begins in its place.
+    ///
+    /// # Errors
+    /// The other cannot be started.
+    pub fn replace_manager(&self) -> Result<(), Error> {
+        let mut manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(manager) = manager.take() {
+            // Its address is free again when this returns.
+            manager.shutdown_timeout(END);
+        }
+        let Some(runtime) = &self.runtime else { return Ok(()) };
+        let _entered = runtime.enter();
+        let listener = Listener::bind(&self.address, &self.credentials)?;
+        *manager = Some(manage(Arc::clone(&self.store), listener, self.tell.clone())?);
+        Ok(())
+    }
+
     /// Why a part of it has ended, if one has.
     pub fn has_ended(&mut self) -> Option<String> {
         self.ended.try_recv().ok()
     }
 }
 
+/// A manager with threads of its own, so that it can end in the middle of anything.
+fn manage(
+    store: Arc<dyn MetaStore>,
+    listener: Listener,
+    tell: mpsc::UnboundedSender<String>,
+) -> Result<Runtime, std::io::Error> {
+    let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("manager").enable_all().build()?;
+    runtime.spawn(async move {
+        let why = setup::why(manager::run(manager::Config::default(), store, listener).await);
+        let _ = tell.send(format!("the manager has ended: {why}"));
+    });
+    Ok(runtime)
+}
+
 impl Drop for Local {
     fn drop(&mut self) {
         self.end_benefactors();
+        if let Some(manager) = self.manager.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            manager.shutdown_timeout(END);
+        }
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(END);
         }

@@ -1,5 +1,5 @@
-//! The demo of a staging pool: the same checkpoint straight to a slow file system, and through a pool in front of it, of which a benefactor is
-//! killed in the middle.
+//! The demo of a staging pool: the same checkpoint straight to a slow file system, and through a pool in front of it, of which a benefactor and
+//! the manager are killed in the middle; another manager begins.
 //!
 //! The slow file system is ext4 on a volume of a daemon in this process, limited to its rate. Every writer ends with fsync and close. When the
 //! pool has drained, the volume is mounted alone, and every byte is compared.
@@ -36,6 +36,8 @@ const WRITE: usize = 1 << 20;
 const JOURNAL_MIB: u32 = 16;
 /// Which benefactor is killed.
 const VICTIM: u32 = 1;
+/// How often what was written is written down, in seconds.
+const SAMPLING_S: f64 = 0.02;
 /// Longer than this, a drain is stuck.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -100,7 +102,7 @@ pub struct PoolOptions {
 }
 
 /// What a mode took.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ModeOutcome {
     /// From the first write until every writer's close has returned.
     pub checkpoint_s: f64,
@@ -109,6 +111,30 @@ pub struct ModeOutcome {
     /// From then on until the target had everything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_s: Option<f64>,
+    /// When a benefactor and the manager were killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub killed_at_s: Option<f64>,
+    /// Seconds, and MiB that the writers had written by then.
+    pub written: Vec<(f64, f64)>,
+    /// Seconds, and MiB that were written to the slow volume by then, with what the file system writes of its own.
+    pub at_target: Vec<(f64, f64)>,
+}
+
+impl ModeOutcome {
+    /// Takes up what the slow volume recorded since the writers began.
+    fn record(&mut self, slow: &Slow, began: Instant) -> Result<(), Failure> {
+        let began_s = began.duration_since(slow.began).as_secs_f64();
+        let (mut at_s, mut mib) = (0.0, 0.0);
+        for interval in slow.host.record()?.activity {
+            let moved = interval.backing_mib_s * (interval.at_s - at_s).max(0.0);
+            at_s = interval.at_s;
+            if at_s > began_s {
+                mib += moved;
+                self.at_target.push((at_s - began_s, mib));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What a run found.
@@ -118,6 +144,8 @@ pub struct PoolOutcome {
     pub modes: BTreeMap<&'static str, ModeOutcome>,
     /// Benefactors that were killed while the writers wrote.
     pub killed: u32,
+    /// Managers, too.
+    pub managers_killed: u32,
     /// Bytes that are missing at the target, or differ.
     pub lost_bytes: u64,
     /// Every byte was read back and matched.
@@ -144,7 +172,7 @@ pub fn run(options: &PoolOptions, interrupt: &Interrupt) -> Result<PoolOutcome, 
         let mut outcome = place::with_workspace(&root, *keep, |workspace| both(plan, workspace, interrupt))?;
         outcome.date = machine::date();
         outcome.parameters = parameters(plan, &root);
-        output::write_into(out, ("report.html", &page::html(&outcome)), &[("report.json", &output::json(&outcome)?)])?;
+        output::write_into(out, ("report.html", &page::html(&outcome)?), &[("report.json", &output::json(&outcome)?)])?;
         Ok(outcome)
     })
 }
@@ -157,6 +185,7 @@ fn device(plan: &PoolPlan) -> Plan {
 
 /// A slow file system. Fields are dropped in order: unmounted before stopped.
 struct Slow {
+    began: Instant,
     mount: Mount,
     host: Host,
     layout: Layout,
@@ -167,10 +196,11 @@ impl Slow {
         let (layout, device) = (Layout::new(workspace.path(), mode), device(plan));
         layout.create(&device)?;
         let host = Host::start(&device, Mode::StaticSlow, "", Export::Fuse, &layout)?;
+        let began = Instant::now();
         let address = host.address()?;
         filesystem::make_ext4(&address, JOURNAL_MIB)?;
         let mount = Mount::ext4(&address, &layout.mount_point())?;
-        Ok(Self { mount, host, layout })
+        Ok(Self { began, mount, host, layout })
     }
 
     /// Ends it; the bytes of its files that are missing or differ.
@@ -195,14 +225,17 @@ fn both(plan: &PoolPlan, workspace: &Workspace, interrupt: &Interrupt) -> Result
     let mut outcome = PoolOutcome::default();
     let slow = Slow::start(plan, workspace, "direct")?;
     output::note(&format!("surgetank: {} straight to a file system of {}", Bytes::new(plan.total()), plan.bandwidth));
-    let (direct, _) = checkpoint(plan, slow.mount.point(), interrupt, || false)?;
+    let began = Instant::now();
+    let mut direct = checkpoint(plan, slow.mount.point(), interrupt, || Ok(()))?;
+    direct.record(&slow, began)?;
+    direct.killed_at_s = None;
     outcome.modes.insert("direct", direct);
     outcome.lost_bytes += slow.verify(plan)?;
     let slow = Slow::start(plan, workspace, "pool")?;
     output::note("surgetank: the same through a staging pool");
-    let (pool, killed) = through_pool(plan, workspace, &slow, interrupt)?;
+    let pool = through_pool(plan, workspace, &slow, interrupt)?;
+    (outcome.killed, outcome.managers_killed) = if pool.killed_at_s.is_some() { (1, 1) } else { (0, 0) };
     outcome.modes.insert("pool", pool);
-    outcome.killed = killed;
     outcome.lost_bytes += slow.verify(plan)?;
     outcome.verified = outcome.lost_bytes == 0;
     Ok(outcome)
@@ -213,7 +246,7 @@ fn through_pool(
     workspace: &Workspace,
     slow: &Slow,
     interrupt: &Interrupt,
-) -> Result<(ModeOutcome, u32), Failure> {
+) -> Result<ModeOutcome, Failure> {
     let directory = workspace.path().join("store");
     let config = local::Config::of_memory(directory, "127.0.0.1:0", plan.benefactors, plan.memory);
     let pool = Local::start(&config).map_err(Failure::failed)?;
@@ -231,7 +264,11 @@ fn through_pool(
     })
     .map_err(Failure::failed)?;
     let began = Instant::now();
-    let (mut outcome, killed) = checkpoint(plan, &point, interrupt, || pool.kill_benefactor(VICTIM))?;
+    let kill = || {
+        pool.kill_benefactor(VICTIM);
+        pool.replace_manager().map_err(Failure::failed)
+    };
+    let mut outcome = checkpoint(plan, &point, interrupt, kill)?;
     while !(0..plan.writers).all(|writer| is_drained(&point.join(name(writer)))) {
         if interrupt.sleep(LOOK_AGAIN) {
             return Err(interrupted());
@@ -241,8 +278,9 @@ fn through_pool(
         }
     }
     outcome.drain_s = Some(began.elapsed().as_secs_f64() - outcome.checkpoint_s);
+    outcome.record(slow, began)?;
     mounted.unmount().map_err(|failed| Failure::failed(&failed.1))?;
-    Ok((outcome, killed))
+    Ok(outcome)
 }
 
 fn is_drained(file: &Path) -> bool {
@@ -250,15 +288,18 @@ fn is_drained(file: &Path) -> bool {
     rustix::fs::getxattr(file, surgetank_mount::STATE, &mut state).is_ok_and(|length| &state[..length] == b"drained")
 }
 
-/// All writers write, sync and close. Once half of it is written, `at_half` is called; how many benefactors that has killed.
+/// All writers write, sync and close. Once half of it is written, `at_half` is called.
 fn checkpoint(
     plan: &PoolPlan,
     directory: &Path,
     interrupt: &Interrupt,
-    at_half: impl Fn() -> bool,
-) -> Result<(ModeOutcome, u32), Failure> {
+    at_half: impl Fn() -> Result<(), Failure>,
+) -> Result<ModeOutcome, Failure> {
     let (written, began) = (AtomicU64::new(0), Instant::now());
-    let (mut is_half, mut killed) = (false, 0);
+    let mut outcome = ModeOutcome { written: vec![(0.0, 0.0)], ..ModeOutcome::default() };
+    let now = |written: &AtomicU64| {
+        (began.elapsed().as_secs_f64(), written.load(Ordering::Relaxed) as f64 / f64::from(1 << 20))
+    };
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..plan.writers)
             .map(|writer| {
@@ -267,18 +308,22 @@ fn checkpoint(
             })
             .collect();
         while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            if !is_half && written.load(Ordering::Relaxed) >= plan.total() / 2 {
-                is_half = true;
-                killed += u32::from(at_half());
+            if outcome.killed_at_s.is_none() && written.load(Ordering::Relaxed) >= plan.total() / 2 {
+                outcome.killed_at_s = Some(began.elapsed().as_secs_f64());
+                at_half()?;
+            }
+            if outcome.written.last().is_none_or(|(at_s, _)| began.elapsed().as_secs_f64() - at_s >= SAMPLING_S) {
+                outcome.written.push(now(&written));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         let crashed = || Err(Failure::failed("a writer of the demo crashed"));
         writers.into_iter().try_for_each(|writer| writer.join().unwrap_or_else(|_| crashed()))
     })?;
-    let checkpoint_s = began.elapsed().as_secs_f64();
-    let mib_s = plan.total() as f64 / f64::from(1 << 20) / checkpoint_s.max(1e-9);
-    Ok((ModeOutcome { checkpoint_s, mib_s, drain_s: None }, killed))
+    outcome.written.push(now(&written));
+    outcome.checkpoint_s = began.elapsed().as_secs_f64();
+    outcome.mib_s = plan.total() as f64 / f64::from(1 << 20) / outcome.checkpoint_s.max(1e-9);
+    Ok(outcome)
 }
 
 fn write(plan: &PoolPlan, writer: u32, path: &Path, written: &AtomicU64, interrupt: &Interrupt) -> Result<(), Failure> {
