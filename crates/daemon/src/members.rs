@@ -34,24 +34,41 @@ pub(crate) fn call(provider: &Arc<dyn Provider>, done: &Sender<Done>, id: AskId,
     spawned.err().map(|error| asked.failed(refused(error)))
 }
 
+/// By what a volume is known that was used before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// What is on it, which is read before anything is written.
+    ByHead,
+    /// The disk's serial alone: nothing on it tells.
+    BySerial,
+}
+
 /// Opens an attached volume. The answer, unless it comes later.
 pub(crate) fn open(
     (opener, home): (Opener, Home),
     done: &Sender<Done>,
     id: AskId,
     (description, size, opening): (VolumeDescription, Bytes, Opening),
+    known: Known,
 ) -> Option<Answer> {
     let place = match Place::of(&description, &home) {
         Ok(place) => place,
         Err(why) => return Some(Answer::Opened(Ok(ask::Opened::Refused(why)))),
     };
+    if let Some(disk) = place.without_a_serial().filter(|_| known == Known::BySerial) {
+        return Some(Answer::Opened(Ok(ask::Opened::Refused(format!(
+            "the volume {} is the disk with {disk}, which another disk may have one day, and a read cache could not tell them apart: \
+             nothing was written to it; name a provider whose disks have serials",
+            description.id.0
+        )))));
+    }
     let (sizes, done) = (opening::sizes(&description, size), done.clone());
     let open = move || {
         let opened = match opening {
             Opening::Fresh { before } => {
                 Lifecycle::open_fresh(&opener, &description, &place, &sizes, before.as_deref())
             }
-            // Arrays and read caches know their members by what is on them.
+            // Who asks knows its members by what is on them, or their serials.
             Opening::Used { .. } | Opening::Again(_) => opener.caching(&place, &sizes).map_err(Err),
         };
         // The daemon may have ended.

@@ -261,6 +261,22 @@ impl Place {
         self.disks().into_iter().find(|disk| !matches!(disk, DiskIdentity::Serial(_)))
     }
 
+    /// Whether it cannot be where the volume of this place is now. A disk without a serial may come back under another name or
+    /// number, and is known by what is on it.
+    #[must_use]
+    pub fn is_other(&self, now: &Self) -> bool {
+        match (self, now) {
+            (Self::Disk(before), Self::Disk(now)) => {
+                let is_serial = |disk: &DiskIdentity| matches!(disk, DiskIdentity::Serial(_));
+                before != now && (is_serial(before) || is_serial(now))
+            }
+            (Self::Stripe(before), Self::Stripe(now)) => {
+                before.len() != now.len() || before.iter().zip(now).any(|(before, now)| before.is_other(now))
+            }
+            (before, now) => before != now,
+        }
+    }
+
     /// The place of each volume of the provider.
     fn each(&self) -> &[Self] {
         match self {

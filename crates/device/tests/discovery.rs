@@ -126,6 +126,43 @@ fn serials_that_are_padded_cut_or_kept_elsewhere() {
 }
 
 #[test]
+fn names_and_numbers_are_those_of_their_makers_disks_alone() {
+    let tables = Tables::new();
+    let write = |disk: &str, file: &str, bytes: &[u8]| {
+        let path = tables.path("sys/block").join(disk).join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+        tables.node(disk);
+    };
+    let page = b"\0\x83\0\x08\x02\0\0\x04disk";
+    let (name, lun) = (DiskIdentity::Name("disk".to_owned()), DiskIdentity::Lun);
+    write("sda", "device/vendor", b"ATA     \n");
+    write("sda", "device/vpd_pg83", page);
+    assert_eq!(tables.disks().find(&name), Ok(None), "another maker's");
+    write("sdb", "device/vendor", b"Google  \n");
+    assert!(tables.disks().identities().is_err(), "it has a name, and does not tell");
+    write("sdb", "device/vpd_pg83", page);
+    assert_eq!(tables.disks().find(&name), Ok(Some(tables.path("dev/sdb"))));
+    // Azure's: the first namespace is the system's.
+    for (disk, model, namespace) in [
+        ("nvme0n1", "MSFT NVMe Accelerator v1.0", "1"),
+        ("nvme0n3", "MSFT NVMe Accelerator v1.0", "3"),
+        ("nvme1n2", "Other", "2"),
+    ] {
+        write(disk, "device/model", model.as_bytes());
+        write(disk, "nsid", namespace.as_bytes());
+    }
+    // A path of a disk that has several.
+    write("nvme0c0n3", "device/model", b"MSFT NVMe Accelerator v1.0");
+    write("nvme0c0n3", "nsid", b"3");
+    write("nvme0c0n3", "hidden", b"1\n");
+    assert_eq!(tables.disks().find(&lun(1)), Ok(Some(tables.path("dev/nvme0n3"))));
+    assert_eq!(tables.disks().find(&lun(0)), Ok(None));
+    let all = tables.disks().identities().unwrap();
+    assert!(all.contains(&name) && all.contains(&lun(1)) && all.len() == 2, "{all:?}");
+}
+
+#[test]
 fn tables_that_cannot_be_read_are_an_error_and_a_file_is_no_disk() {
     let tables = Tables::new();
     let nowhere = Disks::under(tables.path("nowhere"), tables.path("dev"));

@@ -13,7 +13,7 @@ use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, Obstacle, Slot, 
 
 use super::manager::{Manager, answer};
 use crate::crash::crash_point;
-use crate::members::{self, Done};
+use crate::members::{self, Done, Known};
 use crate::opening::{Opened, Opener};
 
 /// Bytes of a chunk: large enough for one I/O a member to be efficient, small enough that a burst uses all members.
@@ -63,7 +63,8 @@ impl Manager {
             Asked::Volume(VolumeAsk::Open { description, size, opening }) => {
                 self.open.remove(&id.slot);
                 let opener = (self.opener(), self.provider.home());
-                return members::open(opener, &self.done.0, id, (description, size, opening));
+                let asked = (description, size, opening);
+                return members::open(opener, &self.done.0, id, asked, Known::ByHead);
             }
             Asked::Volume(VolumeAsk::Close(opened)) => {
                 self.open.retain(|_, (by, _)| *by != opened);

@@ -68,7 +68,7 @@ impl Lifecycle {
                 })
             }
             Opening::Used { epoch } => self.open_aside(id, move || opener.caching_used(&place, &sizes, epoch)),
-            Opening::Again(_) if self.place.as_ref().is_some_and(|before| *before != place) => {
+            Opening::Again(_) if self.place.as_ref().is_some_and(|before| before.is_other(&place)) => {
                 let why = "the provider says that it is another disk or file than it was".to_owned();
                 Some(Answer::Opened(Err(why.into())))
             }
@@ -98,8 +98,8 @@ impl Lifecycle {
         }
         if let Some(disk) = place.without_a_serial().filter(|_| before.is_none()) {
             return refused(format!(
-                "the volume {id} was just rented, and whether the disk with {disk} was here before it was attached cannot be told, since \
-                 the daemon has restarted meanwhile: nothing was written to it, and another volume is rented"
+                "the volume {id} was just rented, and whether the disk with {disk} was here before it was attached cannot be told: the daemon \
+                 has restarted meanwhile, or the kernel did not tell; nothing was written to it"
             ));
         }
         match opener.caching_fresh(place, sizes).map_err(Err)? {
@@ -126,5 +126,46 @@ impl Lifecycle {
         let spawned = std::thread::Builder::new().name("opening".into()).spawn(open);
         let why = spawned.err().map(|error| format!("a thread cannot be started: {error}"))?;
         Some(Answer::Opened(Err(why.into())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use surgetank_device::discovery::Disks;
+    use surgetank_model::volume::{Tags, VolumeId, VolumeState};
+
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn a_disk_without_a_serial_is_fresh_only_if_it_was_looked_for_before_the_attach() {
+        let tables = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(tables.path().join("sys/block")).unwrap();
+        let disks = Disks::under(tables.path().join("sys"), tables.path());
+        let opener = Opener { disks, clock: Clock::start(), decorator: None, throttle: Limits::NONE };
+        let description = VolumeDescription {
+            id: VolumeId("v".to_owned()),
+            state: VolumeState::Attached,
+            volume_type: String::new(),
+            size: Bytes::from_mib(1),
+            tags: Tags::new(),
+            device: None,
+            disk: None,
+            members: Vec::new(),
+        };
+        let (serial, lun) = (DiskIdentity::Serial("s".to_owned()), DiskIdentity::Lun(3));
+        let says = |disk: &DiskIdentity, before: Option<&[DiskIdentity]>| {
+            let (place, sizes) = (Place::Disk(disk.clone()), [Bytes::from_mib(1)]);
+            match Lifecycle::open_fresh(&opener, &description, &place, &sizes, before) {
+                Ok(None) => "it has not appeared".to_owned(),
+                Err(Ok(ask::Opened::Refused(why))) => why,
+                _ => panic!("there is no disk"),
+            }
+        };
+        for (disk, before) in [(&serial, None), (&serial, Some(&[][..])), (&lun, Some(std::slice::from_ref(&serial)))] {
+            assert_eq!(says(disk, before), "it has not appeared", "{disk} {before:?}");
+        }
+        assert!(says(&lun, None).contains("cannot be told"));
+        assert!(says(&lun, Some(std::slice::from_ref(&lun))).contains("was in this machine before"));
     }
 }

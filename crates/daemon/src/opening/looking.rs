@@ -6,11 +6,12 @@ use surgetank_cache::format::{self, BLOCK, LogState, Superblock};
 use surgetank_device::Volume;
 use surgetank_device::discovery::Disks;
 use surgetank_device::volume::Options;
-use surgetank_provider::{Home, VolumeDescription};
+use surgetank_provider::{Home, VolumeDescription, tag};
+use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::{Label, Obstacle};
 
 use super::stripe::Stripe;
-use super::{Before, Decorator, Place, decorated, read};
+use super::{Before, Decorator, Place, decorated, not_ours, read};
 use crate::clock::Clock;
 
 /// With what caching volumes are looked at that nobody uses.
@@ -42,6 +43,14 @@ impl Looking<'_> {
         let unreadable = |error: io::Error| format!("{path} cannot be read: {error}");
         let mut log = volume.log();
         let found = log.superblock(self.clock).map_err(unreadable)?;
+        // The tag is set after the superblock is durable: a disk that does not bear its epoch is not the volume's.
+        let tagged = description.tags.get(tag::DIRTY_EPOCH).and_then(|tagged| parse_epoch(tagged));
+        let bears = found.as_ref().map(|superblock| superblock.epoch);
+        if let Some(disk) = Place::of(description, home)?.without_a_serial()
+            && tagged.is_some_and(|tagged| bears != Some(tagged))
+        {
+            return Err(not_ours(disk));
+        }
         let Some(superblock) = found else { return Ok(None) };
         let (epoch, clean) = (superblock.epoch, superblock.state == LogState::Clean);
         let mut written = false;

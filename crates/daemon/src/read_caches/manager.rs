@@ -21,7 +21,7 @@ use super::{Message, status};
 use crate::arrays::Context;
 use crate::config::ReadCacheConfig;
 use crate::crash::crash_point;
-use crate::members::{self, Done};
+use crate::members::{self, Done, Known};
 use crate::opening::{self, Opened, Opener, Purpose};
 use crate::shared::Shared;
 
@@ -290,7 +290,8 @@ impl Manager {
             Asked::Volume(VolumeAsk::Open { description, size, opening }) => {
                 self.open.remove(&id.slot);
                 let opener = (self.opener(), self.provider.1.home());
-                return members::open(opener, &self.done.0, id, (description, size, opening));
+                let asked = (description, size, opening);
+                return members::open(opener, &self.done.0, id, asked, Known::BySerial);
             }
             Asked::Volume(VolumeAsk::Close(opened)) => {
                 self.open.retain(|_, (by, _)| *by != opened);

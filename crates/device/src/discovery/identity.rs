@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
 
 use surgetank_model::volume::DiskIdentity;
 
@@ -23,26 +25,57 @@ const AZURE_NVME_FIRST: u32 = 2;
 /// The controller of Azure's SCSI data disks, as the virtual bus calls it.
 const AZURE_SCSI_CONTROLLER: &str = "{f8b3781b-1e82-4818-a1c3-63d806ec15bb}";
 
-/// A disk: its directory of the kernel's, and the disk itself, which may be asked.
+/// A disk itself, which is asked only if it is one that tells what the kernel does not.
+#[derive(Clone, Copy)]
+pub(super) enum Itself<'a> {
+    Node(&'a Path),
+    Open(BorrowedFd<'a>),
+}
+
+/// A disk, and its directory of the kernel's.
 #[derive(Clone, Copy)]
 pub(super) struct Shown<'a> {
     pub directory: &'a Path,
-    pub disk: Option<BorrowedFd<'a>>,
+    pub disk: Itself<'a>,
+}
+
+/// What a disk has of a kind: nothing; something that cannot be read now; or this.
+enum Has<T> {
+    Nothing,
+    Untold,
+    This(T),
+}
+
+impl<T> Has<T> {
+    fn of(told: Option<T>) -> Self {
+        told.map_or(Self::Untold, Self::This)
+    }
+
+    fn told(self) -> Option<T> {
+        match self {
+            Self::This(told) => Some(told),
+            Self::Nothing | Self::Untold => None,
+        }
+    }
 }
 
 impl Shown<'_> {
-    /// All by which it could be meant.
-    pub fn identities(self) -> Vec<DiskIdentity> {
-        let shown = [self.serial().map(DiskIdentity::Serial), self.name().map(DiskIdentity::Name)];
-        shown.into_iter().flatten().chain(self.lun().map(DiskIdentity::Lun)).collect()
+    /// All by which it could be meant; `None`: it has a name or a number that cannot be read now.
+    pub fn identities(self) -> Option<Vec<DiskIdentity>> {
+        let (name, lun) = (self.name(), self.lun());
+        if matches!(name, Has::Untold) || matches!(lun, Has::Untold) {
+            return None;
+        }
+        let shown = [self.serial().map(DiskIdentity::Serial), name.told().map(DiskIdentity::Name)];
+        Some(shown.into_iter().flatten().chain(lun.told().map(DiskIdentity::Lun)).collect())
     }
 
     /// What it shows of the kind of `wanted`; `None`: nothing, or it is going.
     pub fn like(self, wanted: &DiskIdentity) -> Option<DiskIdentity> {
         match wanted {
             DiskIdentity::Serial(_) => self.serial().map(DiskIdentity::Serial),
-            DiskIdentity::Name(_) => self.name().map(DiskIdentity::Name),
-            DiskIdentity::Lun(_) => self.lun().map(DiskIdentity::Lun),
+            DiskIdentity::Name(_) => self.name().told().map(DiskIdentity::Name),
+            DiskIdentity::Lun(_) => self.lun().told().map(DiskIdentity::Lun),
         }
     }
 
@@ -56,30 +89,45 @@ impl Shown<'_> {
 
     /// The name under which Google's hypervisor attached it. Of SCSI disks it is a designator, of NVMe disks it lies in what the
     /// namespace says of itself.
-    fn name(self) -> Option<String> {
+    fn name(self) -> Has<String> {
         if self.is("device/vendor", GOOGLE_SCSI_VENDOR) {
-            return vendors_designator(&self.read("device/vpd_pg83")?);
+            return Has::of(self.read("device/vpd_pg83").and_then(|page| vendors_designator(&page)));
         }
         if self.is("device/model", GOOGLE_NVME_MODEL) {
-            return device_name(&nvme::vendors_part(self.disk?)?);
+            return Has::of(self.vendors_part().and_then(|bytes| device_name(&bytes)));
         }
-        None
+        Has::Nothing
+    }
+
+    fn vendors_part(self) -> Option<Vec<u8>> {
+        match self.disk {
+            Itself::Open(disk) => nvme::vendors_part(disk),
+            Itself::Node(node) => {
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                nvme::vendors_part(rustix::fs::open(node, flags, Mode::empty()).ok()?.as_fd())
+            }
+        }
     }
 
     /// The logical unit as which Azure attached it.
-    fn lun(self) -> Option<u32> {
+    fn lun(self) -> Has<u32> {
         if self.is("device/model", AZURE_NVME_MODEL) {
-            let namespace: u32 = text(&self.read("nsid")?)?.parse().ok()?;
-            return namespace.checked_sub(AZURE_NVME_FIRST);
+            let namespace = self.read("nsid").and_then(|bytes| text(&bytes)?.parse::<u32>().ok());
+            return match namespace {
+                Some(namespace) => namespace.checked_sub(AZURE_NVME_FIRST).map_or(Has::Nothing, Has::This),
+                None => Has::Untold,
+            };
         }
         // …/host3/target3:0:0/3:0:0:2, beneath the controller.
-        let device = fs::canonicalize(self.directory.join("device")).ok()?;
-        let address = device.file_name()?.to_str()?;
+        let Ok(device) = fs::canonicalize(self.directory.join("device")) else { return Has::Nothing };
         let is_data = device.ancestors().skip(1).any(|above| {
             fs::read(above.join("device_id")).is_ok_and(|id| text(&id).as_deref() == Some(AZURE_SCSI_CONTROLLER))
         });
-        let [_, _, _, lun] = address.split(':').collect::<Vec<_>>()[..] else { return None };
-        is_data.then(|| lun.parse().ok()).flatten()
+        if !is_data {
+            return Has::Nothing;
+        }
+        let address = device.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        Has::of(address.split(':').nth(3).and_then(|lun| lun.parse().ok()))
     }
 
     fn is(self, place: &str, wanted: &str) -> bool {

@@ -10,14 +10,14 @@ mod nvme;
 mod watch;
 
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, major, minor};
+use rustix::fs::{FileType, SeekFrom, major, minor};
 use surgetank_model::volume::DiskIdentity;
 
-use identity::Shown;
 pub use identity::is_same;
+use identity::{Itself, Shown};
 pub use watch::{Watch, is_about_a_disk};
 
 /// The disks of this machine, as the kernel tells of them.
@@ -70,8 +70,8 @@ impl Disks {
     pub fn find(&self, identity: &DiskIdentity) -> Result<Option<PathBuf>, DiscoveryError> {
         let mut found: Option<String> = None;
         for (name, directory) in self.all()? {
-            let disk = self.opened(&name);
-            let shown = Shown { directory: &directory, disk: disk.as_ref().map(AsFd::as_fd) };
+            let node = self.node(&name);
+            let shown = Shown { directory: &directory, disk: Itself::Node(&node) };
             if !shown.like(identity).is_some_and(|there| is_same(&there, identity)) {
                 continue;
             }
@@ -88,16 +88,19 @@ impl Disks {
     /// The identities of all disks that are here now: a disk may have several.
     ///
     /// # Errors
-    /// If the kernel's tables cannot be read.
+    /// If the kernel's tables cannot be read, or a disk does not tell a name or a number that it has.
     pub fn identities(&self) -> Result<Vec<DiskIdentity>, DiscoveryError> {
-        let all = self.all()?.into_iter().flat_map(|(name, directory)| {
-            let disk = self.opened(&name);
-            Shown { directory: &directory, disk: disk.as_ref().map(AsFd::as_fd) }.identities()
-        });
-        Ok(all.collect())
+        let mut all = Vec::new();
+        for (name, directory) in self.all()? {
+            let node = self.node(&name);
+            let shown = Shown { directory: &directory, disk: Itself::Node(&node) };
+            let untold = || DiscoveryError::Unreadable(format!("{name} does not tell which disk it is"));
+            all.extend(shown.identities().ok_or_else(untold)?);
+        }
+        Ok(all)
     }
 
-    /// The name and the directory of each disk.
+    /// The name and the directory of each disk; paths of NVMe disks that have several are no disks.
     fn all(&self) -> Result<Vec<(String, PathBuf)>, DiscoveryError> {
         let unreadable = |error: std::io::Error| DiscoveryError::Unreadable(error.to_string());
         let block = self.sysfs.join("block");
@@ -105,19 +108,16 @@ impl Disks {
         for entry in fs::read_dir(&block).map_err(unreadable)? {
             let Ok(name) = entry.map_err(unreadable)?.file_name().into_string() else { continue };
             let directory = block.join(&name);
-            all.push((name, directory));
+            let is_hidden = fs::read(directory.join("hidden")).is_ok_and(|hidden| hidden.starts_with(b"1"));
+            if !is_hidden {
+                all.push((name, directory));
+            }
         }
         Ok(all)
     }
 
     fn node(&self, name: &str) -> PathBuf {
         self.devices.join(name.replace('!', "/"))
-    }
-
-    /// An NVMe disk, to be asked what the kernel does not tell: others are left alone.
-    fn opened(&self, name: &str) -> Option<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        name.starts_with("nvme").then(|| rustix::fs::open(self.node(name), flags, Mode::empty()).ok()).flatten()
     }
 
     /// Makes sure that an open file is the disk with this identity and of this size in bytes: between a look and the
@@ -137,7 +137,7 @@ impl Disks {
             return another(format!("what was opened for the disk with {identity} is no block device"));
         }
         let number = format!("{}:{}", major(status.st_rdev), minor(status.st_rdev));
-        let shown = Shown { directory: &self.sysfs.join("dev/block").join(&number), disk: Some(file) };
+        let shown = Shown { directory: &self.sysfs.join("dev/block").join(&number), disk: Itself::Open(file) };
         match shown.like(identity) {
             Some(there) if is_same(&there, identity) => {}
             Some(there) => return another(format!("the disk {number} has {there} instead of {identity}")),

@@ -3,14 +3,17 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `_IO('N', 0x40)`: the number of the namespace that was opened (linux/nvme_ioctl.h).
-const NVME_IOCTL_ID: libc::c_ulong = 0x4e40;
+const NVME_IOCTL_ID: libc::Ioctl = 0x4e40;
 /// `_IOWR('N', 0x41, struct nvme_admin_cmd)`.
-const NVME_IOCTL_ADMIN_CMD: libc::c_ulong = 0xc048_4e41;
+const NVME_IOCTL_ADMIN_CMD: libc::Ioctl = 0xc048_4e41_u32 as libc::Ioctl;
 /// The command "Identify", of whose structures the one numbered 0 is the namespace's.
 const IDENTIFY: u8 = 6;
 /// How long the structure is, and where the vendor's part begins.
 const STRUCTURE_BYTES: usize = 4096;
 const VENDORS_PART: usize = 384;
+
+/// How long a disk may take to answer.
+const TIMEOUT_MS: u32 = 5000;
 
 /// `struct nvme_admin_cmd`.
 #[repr(C)]
@@ -48,6 +51,7 @@ pub(super) fn vendors_part(disk: BorrowedFd<'_>) -> Option<Vec<u8>> {
         namespace: u32::try_from(namespace).ok()?,
         address: structure.as_mut_ptr() as u64,
         data_bytes: STRUCTURE_BYTES as u32,
+        timeout_ms: TIMEOUT_MS,
         ..AdminCommand::default()
     };
     // SAFETY: the kernel reads and writes `command` and writes so many bytes at `address`, both of which live until it returns.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -108,6 +108,15 @@ impl Faults {
     }
 }
 
+/// A late request, until it has arrived.
+struct Arrived(Arc<Mutex<Faults>>);
+
+impl Drop for Arrived {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).late -= 1;
+    }
+}
+
 /// Passes `/cinder/…` and `/nova/…` on, and says where it is.
 pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> SocketAddr {
     serve(move |request| {
@@ -170,6 +179,8 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> Socket
                 let faults = Arc::clone(&faults);
                 faults.lock().unwrap().late += 1;
                 std::thread::spawn(move || {
+                    // Also if what it is sent to has gone.
+                    let _arrived = Arrived(Arc::clone(&faults));
                     let count = || faults.lock().unwrap().answered.iter().filter(|there| **there == call).count();
                     let before = count();
                     for _ in 0..LOOKS_MAX {
@@ -179,7 +190,6 @@ pub fn start(cinder: String, nova: String, faults: Arc<Mutex<Faults>>) -> Socket
                         std::thread::sleep(Duration::from_millis(20));
                     }
                     forward();
-                    faults.lock().unwrap().late -= 1;
                 });
                 Vec::new()
             }

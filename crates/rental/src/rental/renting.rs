@@ -150,7 +150,14 @@ impl Rental {
             VolumeState::Failed if !planted(Bug::FailedIsCreated) => Err(failed(&id)),
             VolumeState::Available | VolumeState::Failed => {
                 self.remember_disks(&id)?;
-                self.change_state(id, Transition::Attach)?;
+                let asked = self.change_state(id, Transition::Attach);
+                if let Err(Pause::Refused(refusal)) = &asked
+                    && !matches!(refusal, Refusal::Transient(_) | Refusal::Timeout)
+                {
+                    // It was not carried out, and the next try may be much later.
+                    self.disks_before = None;
+                }
+                asked?;
                 Err(Pause::WaitBriefly)
             }
             VolumeState::Creating | VolumeState::Attaching | VolumeState::Detaching => Err(Pause::Wait),

@@ -15,7 +15,7 @@ use surgetank_provider::{
 };
 
 use crate::cloud::Tenant;
-use crate::common::{Machine, Shape};
+use crate::common::{Machine, Shape, TIMEOUT};
 
 /// How fast a provider is, and what a group of devices asks of it.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,8 @@ pub struct Pace {
     /// How long a step of a rental may take, and after which pauses it is tried again.
     pub step: Duration,
     pub retry: (Duration, Duration),
+    /// Until nothing is rented any more: far more than it takes.
+    pub settle: Duration,
     pub volume_type: &'static str,
     pub smallest: Bytes,
 }
@@ -39,6 +41,7 @@ impl Pace {
                 generation: (ms(200), ms(1000)),
                 step: ms(150),
                 retry: (ms(5), ms(20)),
+                settle: TIMEOUT,
                 volume_type: "fast",
                 smallest: Bytes::from_mib(1),
             };
@@ -48,6 +51,7 @@ impl Pace {
             generation: (ms(1000), ms(6000)),
             step: ms(10_000),
             retry: (ms(100), ms(400)),
+            settle: TIMEOUT * 4,
             volume_type: "__DEFAULT__",
             smallest: Bytes::from_gib(1),
         }

@@ -240,11 +240,16 @@ impl Group {
 
     fn whole(&self, mode: Mode, seed: u64) -> End {
         let mut child = self.start(mode, seed, None);
+        // Longer than it takes to say what is left.
+        let until = Instant::now() + self.pace.settle * 2;
         let mut status = None;
-        eventually("the daemon ends by itself", || {
+        while status.is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
             status = child.try_wait().unwrap();
-            status.is_some()
-        });
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        assert!(status.is_some(), "the daemon does not end by itself: {}", self.said());
         let there: Vec<String> = self.ours().into_iter().map(|volume| volume.id.0).collect();
         let mut line = vec!["there"];
         line.extend(there.iter().map(String::as_str));
@@ -308,7 +313,7 @@ pub fn serve_if_asked() {
     let log = Arc::new(Writer::open(&root.join("calls")));
     let seed = variable(SEED).parse().unwrap();
     let witness = Arc::new(Witness::over(ground::open(&config), log, mode, seed));
-    let devices = config.devices.len();
+    let (devices, longest) = (config.devices.len(), Pace::of(&config).settle);
     let overrides = Overrides { provider: Some(witness.clone()), ..Overrides::default() };
     let daemon = Daemon::start_with(config, overrides).unwrap_or_else(|error| panic!("{error}"));
     let drovers = || (0..devices).map(|index| Drover::new(&root, index)).collect::<Vec<_>>();
@@ -319,11 +324,11 @@ pub fn serve_if_asked() {
                 drive(&daemon, &mut drovers, u32::MAX);
             }
         }
-        Mode::Settle => settle(&daemon, &witness),
+        Mode::Settle => settle(&daemon, &witness, longest),
         Mode::Bill => {
             let mut drovers = drovers();
             eventually("three boosts a device", || drive(&daemon, &mut drovers, 3));
-            settle(&daemon, &witness);
+            settle(&daemon, &witness, longest);
             compare(&daemon, &witness);
         }
     }
@@ -380,12 +385,12 @@ fn drive(daemon: &Daemon, drovers: &mut [Drover], most: u32) -> bool {
 }
 
 /// Ends every boost and sweeps until nothing is rented; panics with what is left if that does not come.
-fn settle(daemon: &Daemon, witness: &Witness) {
+fn settle(daemon: &Daemon, witness: &Witness, longest: Duration) {
     let owner = {
         let path = daemon.control_socket().parent().unwrap().parent().unwrap().join("state/owner-id");
         std::fs::read_to_string(path).unwrap().trim().to_owned()
     };
-    let until = Instant::now() + if std::env::var_os(PLANT).is_some() { Duration::from_secs(3) } else { TIMEOUT };
+    let until = Instant::now() + if std::env::var_os(PLANT).is_some() { Duration::from_secs(3) } else { longest };
     loop {
         let devices = daemon.status().devices;
         for device in devices.iter().filter(|device| device.phase != DevicePhase::Idle) {
