@@ -486,12 +486,14 @@ fn life_cycles_amid_faults_end_with_nothing_rented() {
     // The sweep: what came late, or was made twice. It may take its time.
     let provider = tenant.open();
     for _ in 0..LOOKS_MAX {
+        let is_late = tenant.faults.lock().unwrap().late > 0;
         let left = provider.list(tag::OWNER, "cycles").unwrap();
         for volume in &left {
             assert!(!volume.tags.contains_key(tag::DIRTY_EPOCH));
             let _ = provider.delete(&volume.id);
         }
-        if left.is_empty() {
+        if left.is_empty() && !is_late {
+            assert_eq!(tenant.volumes(), 0, "Cinder itself has none, whatever its name");
             let met = tenant.faults.lock().unwrap().met.clone();
             let count = |fault| met.iter().filter(|there| **there == fault).count();
             let counts: Vec<String> = Fault::ALL.iter().map(|fault| format!("{fault:?} {}", count(*fault))).collect();
