@@ -1,5 +1,5 @@
-//! One call over HTTP to a cloud's interface that answers JSON: bounded in time and length, without proxies or redirects,
-//! and whatever else answers is told in one sentence.
+//! One call over HTTP to a cloud's interface, which answers in JSON as a rule: bounded in time and length, without proxies or
+//! redirects, and whatever else answers is told in one sentence.
 
 use std::fmt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use ureq::Agent;
-use ureq::http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
+use ureq::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use ureq::http::{HeaderMap, Method, Request, StatusCode, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
@@ -49,6 +49,47 @@ pub struct Call<'a> {
 impl fmt::Debug for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} to {} at {}", self.method, self.service, origin(self.url))
+    }
+}
+
+/// What is sent and answered as a text of whatever kind.
+#[derive(Clone, Copy)]
+pub struct Text<'a> {
+    /// What is asked, for sentences.
+    pub service: &'a str,
+    /// How.
+    pub method: &'a Method,
+    /// Where.
+    pub url: &'a str,
+    /// All headers but those of the body; a secret may be among them.
+    pub headers: &'a [(&'static str, &'a str)],
+    /// What kind of body is sent, and the body; a secret may be in it.
+    pub body: Option<(&'static str, &'a str)>,
+}
+
+/// What was answered as a text. A secret may be in it.
+pub struct TextAnswer {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body.
+    pub text: Vec<u8>,
+    /// Which service answered, and where, for sentences.
+    at: String,
+}
+
+impl TextAnswer {
+    /// What is said of an answer that is none of the service's, which speaks `language`; `why`: where it is none.
+    #[must_use]
+    pub fn foreign(&self, language: &str, why: &str) -> ProviderError {
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            return ProviderError::Throttled {
+                after: retry_after(&self.headers),
+                text: format!("what answers for {} wants fewer of them", self.at),
+            };
+        }
+        ProviderError::Transient(other(&self.at, self.status, &self.text, language, &sentence(why)))
     }
 }
 
@@ -93,32 +134,56 @@ impl Client {
     /// `Throttled` if whoever answers says so without JSON; else `Transient`, with a sentence, if nobody or somebody else
     /// answers: the call may have been carried out.
     pub fn call(&self, call: &Call<'_>) -> Result<Answer, ProviderError> {
-        let at = || format!("{} at {}", call.service, origin(call.url));
-        let mut request = Request::builder().method(call.method.clone()).uri(call.url).header(ACCEPT, JSON);
+        let body = call.body.map(Value::to_string);
+        let headers: Vec<_> = [("accept", JSON)].into_iter().chain(call.headers.iter().copied()).collect();
+        let answer = self.exchange(&Text {
+            service: call.service,
+            method: &call.method,
+            url: call.url,
+            headers: &headers,
+            body: body.as_deref().map(|body| (JSON, body)),
+        })?;
+        let body = if answer.text.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&answer.text) };
+        let TextAnswer { status, .. } = answer;
+        match body {
+            Ok(body) if !status.is_redirection() => Ok(Answer { status, headers: answer.headers, body }),
+            // Some gateways look at tokens themselves: whoever refuses it, another one may do.
+            _ if status == StatusCode::UNAUTHORIZED => {
+                Ok(Answer { status, headers: answer.headers, body: Value::Null })
+            }
+            body => Err(answer.foreign("JSON", &body.err().map(|error| error.to_string()).unwrap_or_default())),
+        }
+    }
+
+    /// Asks once, in whatever language.
+    ///
+    /// # Errors
+    /// `Transient`, with a sentence, if nobody answers: the call may have been carried out.
+    pub fn exchange(&self, call: &Text<'_>) -> Result<TextAnswer, ProviderError> {
+        let at = format!("{} at {}", call.service, origin(call.url));
+        let mut request = Request::builder().method(call.method.clone()).uri(call.url);
         for (name, value) in call.headers {
             request = request.header(*name, *value);
         }
         // No sentence repeats the headers.
-        let unwritten = |_| {
-            ProviderError::Invalid(format!("a request to {} cannot be written: check its url and the secrets", at()))
-        };
+        let unwritten =
+            |_| ProviderError::Invalid(format!("a request to {at} cannot be written: check its url and the secrets"));
         let answer = match call.body {
-            Some(body) => request
-                .header(CONTENT_TYPE, JSON)
-                .body(body.to_string())
+            Some((kind, body)) => request
+                .header(CONTENT_TYPE, kind)
+                .body(body.to_owned())
                 .map_err(unwritten)
                 .map(|request| self.agent.run(request)),
             None => request.body(()).map_err(unwritten).map(|request| self.agent.run(request)),
         }?;
         let silent = |error: &ureq::Error| {
             ProviderError::Transient(match error {
-                ureq::Error::Timeout(_) => format!("{} does not answer within {:?}", at(), self.timeout),
+                ureq::Error::Timeout(_) => format!("{at} does not answer within {:?}", self.timeout),
                 ureq::Error::Rustls(_) | ureq::Error::Tls(_) => format!(
-                    "{} shows a certificate that is not trusted ({}): name the file of its authority as ca_file",
-                    at(),
+                    "{at} shows a certificate that is not trusted ({}): name the file of its authority as ca_file",
                     sentence(&error.to_string())
                 ),
-                _ => format!("{} does not answer: {}", at(), sentence(&error.to_string())),
+                _ => format!("{at} does not answer: {}", sentence(&error.to_string())),
             })
         };
         let mut answer = answer.map_err(|error| silent(&error))?;
@@ -127,32 +192,20 @@ impl Client {
             answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().map_err(|error| match error {
                 ureq::Error::Timeout(_) => silent(&error),
                 ureq::Error::BodyExceedsLimit(_) => ProviderError::Transient(format!(
-                    "{} answers with more than {} MiB, which are not read: check its url",
-                    at(),
+                    "{at} answers with more than {} MiB, which are not read: check its url",
                     ANSWER_BYTES_MAX >> 20
                 )),
                 error => ProviderError::Transient(format!(
-                    "{} breaks off in the middle of its answer: {}",
-                    at(),
+                    "{at} breaks off in the middle of its answer: {}",
                     sentence(&error.to_string())
                 )),
             })?;
-        let body = if text.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&text) };
-        match body {
-            Ok(body) if !status.is_redirection() => Ok(Answer { status, headers, body }),
-            // Some gateways look at tokens themselves: whoever refuses it, another one may do.
-            _ if status == StatusCode::UNAUTHORIZED => Ok(Answer { status, headers, body: Value::Null }),
-            _ if status == StatusCode::TOO_MANY_REQUESTS => Err(ProviderError::Throttled {
-                after: retry_after(&headers),
-                text: format!("what answers for {} wants fewer of them", at()),
-            }),
-            answer => Err(ProviderError::Transient(other(&at(), status, &text, answer.err()))),
-        }
+        Ok(TextAnswer { status, headers, text, at })
     }
 }
 
 /// What is said of an answer that is none of the service's.
-fn other(at: &str, status: StatusCode, text: &[u8], error: Option<serde_json::Error>) -> String {
+fn other(at: &str, status: StatusCode, text: &[u8], language: &str, why: &str) -> String {
     let status_number = status.as_u16();
     if status.is_redirection() {
         return format!(
@@ -161,7 +214,7 @@ fn other(at: &str, status: StatusCode, text: &[u8], error: Option<serde_json::Er
     }
     if status.is_server_error() {
         return format!(
-            "{at} answers with status {status_number} and no JSON: what stands before it does not reach it"
+            "{at} answers with status {status_number} and no {language}: what stands before it does not reach it"
         );
     }
     if text.trim_ascii_start().starts_with(b"<") {
@@ -169,8 +222,7 @@ fn other(at: &str, status: StatusCode, text: &[u8], error: Option<serde_json::Er
             "{at} answers with a web page (status {status_number}), as the login page of a proxy does: check the url, and what stands before it"
         );
     }
-    let error = error.map(|error| sentence(&error.to_string())).unwrap_or_default();
-    format!("{at} answers something that is no JSON (status {status_number}: {error}): check the url")
+    format!("{at} answers something that is no {language} (status {status_number}: {why}): check the url")
 }
 
 /// What sends requests that may show a secret, to whoever has a certificate of these authorities.

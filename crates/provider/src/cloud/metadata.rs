@@ -32,13 +32,20 @@ pub fn check(url: &str) -> Result<(), String> {
     }
 }
 
+/// A client of the metadata service at a URL that leads nowhere else.
+///
+/// # Errors
+/// `Invalid`, with a sentence.
+pub fn client(url: &str) -> Result<Client, ProviderError> {
+    check(url).and_then(|()| Client::new(TIMEOUT, None)).map_err(ProviderError::Invalid)
+}
+
 /// Reads a document of JSON.
 ///
 /// # Errors
 /// `Transient`, with a sentence: nothing there, or something else.
 pub fn read(url: &str, path: &str) -> Result<Value, ProviderError> {
-    check(url).map_err(ProviderError::Invalid)?;
-    let client = Client::new(TIMEOUT, None).map_err(ProviderError::Invalid)?;
+    let client = client(url)?;
     let url = format!("{}{path}", url.trim_end_matches('/'));
     let call = Call { service: "the metadata service", method: Method::GET, url: &url, headers: &[], body: None };
     let answer = client.call(&call)?;

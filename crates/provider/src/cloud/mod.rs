@@ -8,6 +8,7 @@ pub mod rates;
 use std::fmt;
 use std::net::IpAddr;
 
+use time::{Date, Month, PrimitiveDateTime, Time};
 use ureq::http::Uri;
 
 use crate::service::is_private;
@@ -82,6 +83,16 @@ fn is_near(host: &str) -> bool {
 /// The address that a URL's host is, if it is no name.
 fn address(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+/// A time such as `2026-11-28T07:35:25.000000Z`, to the second.
+#[must_use]
+pub fn moment(text: &str) -> Option<PrimitiveDateTime> {
+    let number = |from: usize, to: usize| text.get(from..to)?.parse::<u16>().ok();
+    let byte = |from: usize| u8::try_from(number(from, from + 2)?).ok();
+    let month = Month::try_from(byte(5)?).ok()?;
+    let date = Date::from_calendar_date(number(0, 4)?.into(), month, byte(8)?).ok()?;
+    Some(PrimitiveDateTime::new(date, Time::from_hms(byte(11)?, byte(14)?, byte(17)?).ok()?))
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::Value;
-use time::{Date, Month, PrimitiveDateTime, Time};
 use ureq::http::{Method, StatusCode};
 
 use super::credentials::Source;
@@ -14,7 +13,7 @@ use super::errors;
 use super::place::{self, Place};
 use crate::ProviderError;
 use crate::cloud::http::{Answer, Call, Client};
-use crate::cloud::{Hidden, check_url};
+use crate::cloud::{Hidden, check_url, moment};
 
 /// So long before it ends a token is replaced.
 const EARLY: Duration = Duration::from_secs(300);
@@ -223,15 +222,6 @@ fn with_version(url: &str, version: &str) -> String {
 /// How long a token lives, by the server's clock alone.
 fn life(issued_at: &str, expires_at: &str) -> Option<Duration> {
     (moment(expires_at)? - moment(issued_at)?).try_into().ok()
-}
-
-/// A time such as `2026-11-28T07:35:25.000000Z`, to the second.
-fn moment(text: &str) -> Option<PrimitiveDateTime> {
-    let number = |from: usize, to: usize| text.get(from..to)?.parse::<u16>().ok();
-    let byte = |from: usize| u8::try_from(number(from, from + 2)?).ok();
-    let month = Month::try_from(byte(5)?).ok()?;
-    let date = Date::from_calendar_date(number(0, 4)?.into(), month, byte(8)?).ok()?;
-    Some(PrimitiveDateTime::new(date, Time::from_hms(byte(11)?, byte(14)?, byte(17)?).ok()?))
 }
 
 /// The server that this machine is, as the metadata service tells.
