@@ -1,9 +1,12 @@
 //! Rents, attaches, detaches and deletes volumes: one trait, one contract test-suite, several providers.
 
+pub mod aws;
 pub mod clock;
 mod cloud;
 #[cfg(feature = "contract")]
 pub mod contract;
+#[cfg(feature = "contract")]
+pub mod fakes;
 pub mod faulty;
 mod files;
 pub mod host;
@@ -14,6 +17,7 @@ pub mod qemu;
 pub mod service;
 pub mod table;
 
+pub use aws::{AwsConfig, AwsProvider};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
 pub use host::{HostConfig, HostProvider};

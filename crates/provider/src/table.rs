@@ -12,6 +12,7 @@ use surgetank_model::volume_type::Credits;
 use surgetank_model::{Bandwidth, Bytes, Iops};
 use toml::Spanned;
 
+use crate::aws::AwsConfig;
 use crate::host::HostConfig;
 use crate::local::LocalConfig;
 use crate::openstack::OpenStackConfig;
@@ -138,6 +139,7 @@ table! {
         host: HostConfig => "host",
         qemu: HostConfig => "host",
         openstack: OpenStackConfig => "openstack",
+        aws: AwsConfig => "aws",
         pool: PoolConfig => "pool",
     }
 }

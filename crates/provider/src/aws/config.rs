@@ -1,0 +1,268 @@
+//! Which account and region a daemon rents from: its `[provider.aws]` section.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::catalog::Catalog;
+use surgetank_model::units::{MIB, Span};
+use surgetank_model::{Bandwidth, Iops};
+
+use super::credentials::Source;
+use super::{AwsProvider, is_instance, is_region};
+use crate::cloud::{check_url, metadata};
+use crate::table::{ProviderConfig, TypeLimits};
+use crate::{Provider, ProviderError};
+
+/// The provider's name in the catalog of volume types.
+const NAME: &str = "aws";
+/// Where AWS's own clients keep the credentials of the user that a daemon is.
+const CREDENTIALS_FILE: &str = "/root/.aws/credentials";
+/// What a volume of a type of which no bandwidth is bought moves, where that is known whatever its size.
+const BANDWIDTHS: &[(&str, Bandwidth)] = &[("gp3", Bandwidth::from_mib_s(125))];
+/// The types of which IOPS are bought, and whether they must be.
+const WITH_IOPS: &[(&str, bool)] = &[("gp3", false), ("io1", true), ("io2", true)];
+/// The types of which a bandwidth is bought.
+const WITH_BANDWIDTH: &[&str] = &["gp3"];
+
+/// The configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AwsConfig {
+    /// The region; absent: the metadata service tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// Where EC2 is, if not where the region has it: an endpoint of a VPC, for example.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// The instance that this machine is; absent: the metadata service tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// A program and its arguments, which print the credentials.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credential_command: Option<Vec<String>>,
+    /// A credentials file of AWS's own clients, which only its owner may read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credentials_file: Option<PathBuf>,
+    /// Which of its profiles.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// The metadata service, on this machine's link.
+    pub metadata_url: String,
+    /// What is bought with volumes, by type.
+    pub types: BTreeMap<String, Bought>,
+    /// Whether volumes are encrypted; `false`: as the account's default says.
+    pub encrypted: bool,
+    /// Grows volumes in place, which needs more rights, and can be done a few times a day.
+    pub grow_in_place: bool,
+    /// Who vouches for EC2 under TLS: a file of certificates in PEM. Absent: whom the system trusts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
+    /// How long an answer may take.
+    pub timeout: Span,
+    /// How many calls that read the daemon makes in a second.
+    pub reads_per_s: u32,
+    /// How many that change something.
+    pub writes_per_s: u32,
+}
+
+/// What is bought with each volume of a type.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bought {
+    /// I/O operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iops: Option<Iops>,
+    /// Bandwidth, in whole MiB/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Bandwidth>,
+}
+
+impl Default for AwsConfig {
+    fn default() -> Self {
+        Self {
+            region: None,
+            endpoint: None,
+            instance: None,
+            credential_command: None,
+            credentials_file: None,
+            profile: None,
+            metadata_url: "http://169.254.169.254".to_owned(),
+            types: BTreeMap::new(),
+            encrypted: true,
+            grow_in_place: false,
+            ca_file: None,
+            timeout: Span(Duration::from_secs(60)),
+            reads_per_s: 5,
+            writes_per_s: 1,
+        }
+    }
+}
+
+impl AwsConfig {
+    /// Where the credentials are: what is named, else the variables if there are any, else the role of the instance.
+    pub(super) fn source(&self) -> Source {
+        let Self { credential_command, credentials_file, profile, .. } = self;
+        match (credential_command, credentials_file, profile) {
+            (Some(command), _, _) => Source::Command(command.clone()),
+            (None, None, None) if std::env::var_os("AWS_ACCESS_KEY_ID").is_some() => Source::Environment,
+            (None, None, None) => Source::Role,
+            (None, path, profile) => Source::File {
+                path: path.clone().unwrap_or_else(|| PathBuf::from(CREDENTIALS_FILE)),
+                profile: profile.clone(),
+            },
+        }
+    }
+
+    /// What is bought with a volume of this type.
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such type, or IOPS must be bought.
+    pub(super) fn bought(&self, volume_type: &str) -> Result<Bought, ProviderError> {
+        known(volume_type).map_err(ProviderError::Invalid)?;
+        let bought = self.types.get(volume_type).cloned().unwrap_or_default();
+        if bought.iops.is_none() && WITH_IOPS.contains(&(volume_type, true)) {
+            return Err(ProviderError::Invalid(format!(
+                "EC2 sells {volume_type} with IOPS alone: write how many, as in [provider.aws.types.{volume_type}] iops = \"10000 IOPS\""
+            )));
+        }
+        Ok(bought)
+    }
+
+    fn check_types(&self) -> Result<(), String> {
+        for (name, bought) in &self.types {
+            known(name)?;
+            if bought.iops.is_some() && !WITH_IOPS.iter().any(|(there, _)| there == name) {
+                return Err(format!("the type {name} has no iops to buy: take the key out"));
+            }
+            let Some(bandwidth) = bought.bandwidth else { continue };
+            if !WITH_BANDWIDTH.contains(&&**name) {
+                return Err(format!("the type {name} has no bandwidth to buy: take the key out"));
+            }
+            if bandwidth.get() % MIB != 0 {
+                return Err(format!(
+                    "EC2 sells the bandwidth of {name} in whole MiB/s: write one, such as \"500 MiB/s\""
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The sizes of a type.
+///
+/// # Errors
+/// One sentence: there is no such type.
+fn known(name: &str) -> Result<surgetank_model::volume_type::SizeLimits, String> {
+    let catalog = Catalog::builtin();
+    catalog.find(NAME, name).map(|known| known.size).ok_or_else(|| {
+        let types = catalog.iter().filter(|there| there.provider == NAME);
+        let names: Vec<&str> = types.map(|there| &*there.name).collect();
+        format!("EC2 has no volumes of type {name:?}: write one of {}", names.join(", "))
+    })
+}
+
+impl ProviderConfig for AwsConfig {
+    fn check(&self) -> Result<(), String> {
+        metadata::check(&self.metadata_url)?;
+        if let Some(region) = self.region.as_deref().filter(|region| !is_region(region)) {
+            return Err(format!("region is {region:?}: write it as \"eu-north-1\""));
+        }
+        if let Some(endpoint) = &self.endpoint {
+            check_url("EC2", endpoint, false)?;
+            if endpoint.trim_end_matches('/').splitn(4, '/').nth(3).is_some() {
+                return Err(format!("endpoint is {endpoint:?}: write it without a path, as EC2 has none"));
+            }
+        }
+        if let Some(instance) = self.instance.as_deref().filter(|instance| !is_instance(instance)) {
+            return Err(format!(
+                "instance is {instance:?}: write the id of this machine, such as \"i-0123456789abcdef0\""
+            ));
+        }
+        if self.credential_command.is_some() && (self.credentials_file.is_some() || self.profile.is_some()) {
+            return Err("credential_command, credentials_file and profile all say where the credentials are: take the command out, or the others".to_owned());
+        }
+        for (key, rate) in [("reads_per_s", self.reads_per_s), ("writes_per_s", self.writes_per_s)] {
+            if !(1..=1_000_000).contains(&rate) {
+                return Err(format!("{key} is {rate}: write how many calls EC2 permits in a second, at least 1"));
+            }
+        }
+        if self.timeout.0 < Duration::from_secs(1) {
+            return Err("timeout is less than 1 s: write how long an answer may take, such as \"60 s\"".to_owned());
+        }
+        self.check_types()
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
+
+    fn type_limits(&self, volume_type: &str) -> Result<TypeLimits, ProviderError> {
+        let sizes = known(volume_type).map_err(ProviderError::Invalid)?;
+        let bought = self.bought(volume_type)?;
+        let included = BANDWIDTHS.iter().find(|(name, _)| *name == volume_type).map(|(_, bandwidth)| *bandwidth);
+        let bandwidth = bought.bandwidth.or(included);
+        Ok(TypeLimits { sizes: (sizes.min, sizes.max), bandwidth, iops: bought.iops, throttle: false })
+    }
+
+    /// Opening it asks nobody.
+    fn would_open(&self) -> Result<(), ProviderError> {
+        self.open().map(drop)
+    }
+
+    fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
+        Ok(Arc::new(AwsProvider::open(self.clone())?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use surgetank_model::Bytes;
+
+    use super::*;
+
+    fn with(text: &str) -> AwsConfig {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn section_of_a_file() {
+        let config = with(
+            "region = \"eu-north-1\"\nprofile = \"burst\"\n[types.gp3]\niops = \"16000 IOPS\"\nbandwidth = \"1000 MiB/s\"",
+        );
+        assert_eq!(config.check(), Ok(()));
+        let file = |profile: &str| Source::File { path: CREDENTIALS_FILE.into(), profile: Some(profile.to_owned()) };
+        assert_eq!(config.source(), file("burst"));
+        assert_eq!(with("credential_command = [\"/x\"]").source(), Source::Command(vec!["/x".to_owned()]));
+        let limits = config.type_limits("gp3").unwrap();
+        assert_eq!((limits.bandwidth, limits.iops), (Some(Bandwidth::from_mib_s(1000)), Some(Iops::new(16000))));
+        assert_eq!(limits.sizes, (Bytes::from_gib(1), Bytes::from_gib(64 << 10)));
+        let limits = with("").type_limits("gp3").unwrap();
+        assert_eq!((limits.bandwidth, limits.iops), (Some(Bandwidth::from_mib_s(125)), None));
+        assert_eq!(with("").type_limits("gp2").unwrap().bandwidth, None, "it follows the size");
+        for (text, why) in [
+            ("region = \"North\"", "eu-north-1"),
+            ("endpoint = \"http://ec2.example\"", "https://"),
+            ("endpoint = \"https://ec2.example/path\"", "without a path"),
+            ("instance = \"web-1\"", "i-0123456789abcdef0"),
+            ("metadata_url = \"http://metadata.example\"", "on this machine's link"),
+            ("credential_command = [\"/x\"]\nprofile = \"site\"", "take the command out"),
+            ("reads_per_s = 0", "reads_per_s is 0"),
+            ("writes_per_s = 0", "writes_per_s is 0"),
+            ("timeout = \"10 ms\"", "less than 1 s"),
+            ("[types.fast]", "write one of gp2, gp3"),
+            ("[types.gp2]\niops = \"3000 IOPS\"", "no iops to buy"),
+            ("[types.io2]\nbandwidth = \"500 MiB/s\"", "no bandwidth to buy"),
+            ("[types.gp3]\nbandwidth = \"500 KiB/s\"", "in whole MiB/s"),
+        ] {
+            let error = with(text).check().unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        for (volume_type, why) in [("fast", "write one of gp2"), ("io1", "with IOPS alone")] {
+            let error = with("").type_limits(volume_type).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

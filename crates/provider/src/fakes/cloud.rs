@@ -1,0 +1,388 @@
+//! The state of a cloud's volumes, whatever its dialect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Tags;
+use crate::clock::{Clock, whole_ms};
+
+/// In what time so many changes of one volume's size are permitted.
+const MODIFICATIONS: (usize, Duration) = (4, Duration::from_secs(24 * 3600));
+
+/// How a fake behaves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// From the answer to a creation until the volume is available.
+    pub create: Duration,
+    /// From the answer to an attach until the volume is attached.
+    pub attach: Duration,
+    /// From the answer to a detach until the volume is available again.
+    pub detach: Duration,
+    /// From the answer to a deletion until the volume is gone.
+    pub delete: Duration,
+    /// From the answer to a growth until the volume is larger.
+    pub grow: Duration,
+    /// For how long a new volume is not described.
+    pub blind: Duration,
+    /// By how much listings by filter lag behind.
+    pub listing_lag: Duration,
+    /// How many volumes the account may have.
+    pub volumes_max: usize,
+    /// How many volumes a machine may have beside its own.
+    pub attachments_max: usize,
+    /// How many volumes a page of a list has at most, whatever is asked for.
+    pub page: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            create: Duration::from_millis(1500),
+            attach: Duration::from_secs(3),
+            detach: Duration::from_secs(3),
+            delete: Duration::from_secs(5),
+            grow: Duration::from_secs(3),
+            blind: Duration::ZERO,
+            listing_lag: Duration::ZERO,
+            volumes_max: 1000,
+            attachments_max: 27,
+            page: 1000,
+        }
+    }
+}
+
+/// A volume.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    pub id: String,
+    pub gib: u64,
+    pub kind: String,
+    pub zone: String,
+    pub tags: Tags,
+    pub created_ms: u64,
+    pub encrypted: bool,
+    /// What was bought.
+    pub iops: Option<u64>,
+    pub throughput: Option<u64>,
+    fails: bool,
+    ready_ms: u64,
+    deleted_ms: Option<u64>,
+    /// The tags before the last change of them, and when that was.
+    former: Option<(Tags, u64)>,
+    attachment: Option<Attachment>,
+    growths: Vec<Growth>,
+}
+
+/// An attachment.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    pub machine: String,
+    pub device: String,
+    pub since_ms: u64,
+    /// When it is attached; `None`: never.
+    attached_ms: Option<u64>,
+    detached_ms: Option<u64>,
+}
+
+/// A change of the size.
+#[derive(Clone, Copy, Debug)]
+pub struct Growth {
+    pub gib: u64,
+    asked_ms: u64,
+    done_ms: u64,
+}
+
+/// Where a volume is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Creating,
+    Available,
+    InUse,
+    Deleting,
+    Failed,
+}
+
+/// Where an attachment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attached {
+    Attaching,
+    Attached,
+    Detaching,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub gib: u64,
+    pub kind: String,
+    pub zone: String,
+    pub tags: Tags,
+    pub encrypted: bool,
+    pub iops: Option<u64>,
+    pub throughput: Option<u64>,
+}
+
+/// Why something is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    NoVolume,
+    State,
+    InUse,
+    Limit,
+    AttachmentLimit,
+    NameInUse,
+    OtherZone,
+    Modifying,
+    ModifiedTooOften,
+}
+
+/// The volumes of an account.
+pub struct Cloud {
+    clock: Arc<dyn Clock>,
+    pub settings: Settings,
+    volumes: BTreeMap<String, Volume>,
+    made: u64,
+    /// The next volume fails.
+    pub fail_next: bool,
+    /// Device names under which attachments hang.
+    pub hung: BTreeSet<String>,
+    /// The machine that can attach volumes, and its zone.
+    pub machine: (String, String),
+}
+
+impl Volume {
+    fn attachment_at(&self, now_ms: u64) -> Option<(&Attachment, Attached)> {
+        let at = self.attachment.as_ref()?;
+        match (at.detached_ms, at.attached_ms) {
+            (Some(until_ms), _) if until_ms <= now_ms => None,
+            (Some(_), _) => Some((at, Attached::Detaching)),
+            (None, Some(since_ms)) if since_ms <= now_ms => Some((at, Attached::Attached)),
+            (None, _) => Some((at, Attached::Attaching)),
+        }
+    }
+
+    fn state_at(&self, now_ms: u64) -> State {
+        if self.deleted_ms.is_some() {
+            State::Deleting
+        } else if now_ms < self.ready_ms {
+            State::Creating
+        } else if self.fails {
+            State::Failed
+        } else if self.attachment_at(now_ms).is_some() {
+            State::InUse
+        } else {
+            State::Available
+        }
+    }
+}
+
+/// A volume as it is at some time.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub volume: Volume,
+    pub state: State,
+    pub attachment: Option<(Attachment, Attached)>,
+}
+
+impl Cloud {
+    pub fn new(clock: Arc<dyn Clock>, settings: Settings, machine: (String, String)) -> Self {
+        Self { clock, settings, volumes: BTreeMap::new(), made: 0, fail_next: false, hung: BTreeSet::new(), machine }
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    fn seen(&self, volume: &Volume) -> Seen {
+        let now_ms = self.now_ms();
+        let attachment = volume.attachment_at(now_ms).map(|(at, state)| (at.clone(), state));
+        Seen { volume: volume.clone(), state: volume.state_at(now_ms), attachment }
+    }
+
+    /// Forgets what is gone, and makes volumes as large as they have become.
+    fn settle(&mut self) {
+        let now_ms = self.now_ms();
+        // As long as listings may show them.
+        let gone_ms = now_ms.saturating_sub(whole_ms(self.settings.listing_lag));
+        self.volumes.retain(|_, volume| volume.deleted_ms.is_none_or(|at_ms| gone_ms < at_ms));
+        for volume in self.volumes.values_mut() {
+            let done = volume.growths.iter().filter(|growth| growth.done_ms <= now_ms);
+            volume.gib = done.map(|growth| growth.gib).fold(volume.gib, u64::max);
+        }
+    }
+
+    /// A volume that is there, for whoever changes it.
+    fn there(&mut self, id: &str) -> Result<&mut Volume, Refusal> {
+        self.settle();
+        let now_ms = self.now_ms();
+        let volume = self.volumes.get_mut(id).filter(|volume| volume.deleted_ms.is_none_or(|at_ms| now_ms < at_ms));
+        volume.ok_or(Refusal::NoVolume)
+    }
+
+    /// A volume as it is described.
+    pub fn describe(&mut self, id: &str) -> Result<Seen, Refusal> {
+        let (now_ms, blind_ms) = (self.now_ms(), whole_ms(self.settings.blind));
+        let volume = self.there(id)?.clone();
+        if now_ms < volume.created_ms + blind_ms {
+            return Err(Refusal::NoVolume);
+        }
+        Ok(self.seen(&volume))
+    }
+
+    /// A volume as whoever made it is told.
+    pub fn made(&mut self, id: &str) -> Result<Seen, Refusal> {
+        let volume = self.there(id)?.clone();
+        Ok(self.seen(&volume))
+    }
+
+    /// All volumes, as listings show them.
+    pub fn list(&mut self) -> Vec<Seen> {
+        self.settle();
+        let then_ms = self.now_ms().saturating_sub(whole_ms(self.settings.listing_lag));
+        let shown = self.volumes.values().filter(|volume| volume.created_ms <= then_ms);
+        shown
+            .map(|volume| {
+                let mut seen = self.seen(volume);
+                if let Some((former, changed_ms)) = &volume.former
+                    && then_ms < *changed_ms
+                {
+                    seen.volume.tags.clone_from(former);
+                }
+                seen
+            })
+            .collect()
+    }
+
+    /// How many volumes count towards the limit.
+    pub fn count(&mut self) -> usize {
+        self.settle();
+        self.volumes.values().filter(|volume| volume.deleted_ms.is_none()).count()
+    }
+
+    pub fn create(&mut self, wanted: Wanted) -> Result<Seen, Refusal> {
+        if self.count() >= self.settings.volumes_max {
+            return Err(Refusal::Limit);
+        }
+        self.made += 1;
+        let id = format!("vol-{:017x}", 0x0a1b_2c3d_0000_0000_u64 + self.made);
+        let now_ms = self.now_ms();
+        let Wanted { gib, kind, zone, tags, encrypted, iops, throughput } = wanted;
+        let volume = Volume {
+            id: id.clone(),
+            gib,
+            kind,
+            zone,
+            tags,
+            created_ms: now_ms,
+            encrypted,
+            iops,
+            throughput,
+            fails: std::mem::take(&mut self.fail_next),
+            ready_ms: now_ms + whole_ms(self.settings.create),
+            deleted_ms: None,
+            former: None,
+            attachment: None,
+            growths: Vec::new(),
+        };
+        let seen = self.seen(&volume);
+        self.volumes.insert(id, volume);
+        Ok(seen)
+    }
+
+    pub fn attach(&mut self, id: &str, device: &str) -> Result<Seen, Refusal> {
+        let now_ms = self.now_ms();
+        let (machine, zone) = self.machine.clone();
+        let volume = self.there(id)?;
+        match volume.state_at(now_ms) {
+            State::Available => {}
+            State::InUse => return Err(Refusal::InUse),
+            _ => return Err(Refusal::State),
+        }
+        if volume.zone != zone {
+            return Err(Refusal::OtherZone);
+        }
+        let held = self.volumes.values().filter_map(|volume| Some(volume.attachment_at(now_ms)?.0));
+        let held: Vec<&Attachment> = held.filter(|at| at.machine == machine).collect();
+        if held.iter().any(|at| at.device == device) {
+            return Err(Refusal::NameInUse);
+        }
+        if held.len() >= self.settings.attachments_max {
+            return Err(Refusal::AttachmentLimit);
+        }
+        let attached_ms = (!self.hung.contains(device)).then(|| now_ms + whole_ms(self.settings.attach));
+        let attachment =
+            Attachment { machine, device: device.to_owned(), since_ms: now_ms, attached_ms, detached_ms: None };
+        self.there(id)?.attachment = Some(attachment);
+        self.made(id)
+    }
+
+    /// Gives a volume to another machine, as somebody else may.
+    pub fn attach_elsewhere(&mut self, id: &str, machine: &str) {
+        let since_ms = self.now_ms();
+        let Ok(volume) = self.there(id) else { return };
+        volume.attachment = Some(Attachment {
+            machine: machine.to_owned(),
+            device: "/dev/sdf".to_owned(),
+            since_ms,
+            attached_ms: Some(since_ms),
+            detached_ms: None,
+        });
+    }
+
+    pub fn detach(&mut self, id: &str) -> Result<Seen, Refusal> {
+        let (now_ms, takes_ms) = (self.now_ms(), whole_ms(self.settings.detach));
+        let volume = self.there(id)?;
+        if volume.attachment_at(now_ms).is_none() {
+            return Err(Refusal::State);
+        }
+        if let Some(attachment) = &mut volume.attachment {
+            attachment.detached_ms.get_or_insert(now_ms + takes_ms);
+        }
+        self.made(id)
+    }
+
+    pub fn delete(&mut self, id: &str) -> Result<(), Refusal> {
+        let (now_ms, takes_ms) = (self.now_ms(), whole_ms(self.settings.delete));
+        let volume = self.there(id)?;
+        match volume.state_at(now_ms) {
+            State::Available | State::Failed => volume.deleted_ms = Some(now_ms + takes_ms),
+            State::Deleting => {}
+            State::InUse => return Err(Refusal::InUse),
+            State::Creating => return Err(Refusal::State),
+        }
+        Ok(())
+    }
+
+    pub fn set_tags(&mut self, id: &str, change: impl FnOnce(&mut Tags)) -> Result<(), Refusal> {
+        let now_ms = self.now_ms();
+        let volume = self.there(id)?;
+        volume.former = Some((volume.tags.clone(), now_ms));
+        change(&mut volume.tags);
+        Ok(())
+    }
+
+    pub fn grow(&mut self, id: &str, gib: u64) -> Result<(), Refusal> {
+        let (now_ms, takes_ms) = (self.now_ms(), whole_ms(self.settings.grow));
+        let volume = self.there(id)?;
+        if !matches!(volume.state_at(now_ms), State::Available | State::InUse) {
+            return Err(Refusal::State);
+        }
+        if volume.growths.iter().any(|growth| now_ms < growth.done_ms) {
+            return Err(Refusal::Modifying);
+        }
+        let (most, window) = MODIFICATIONS;
+        let is_recent = |growth: &&Growth| now_ms < growth.asked_ms + whole_ms(window);
+        if volume.growths.iter().filter(is_recent).count() >= most {
+            return Err(Refusal::ModifiedTooOften);
+        }
+        volume.growths.push(Growth { gib, asked_ms: now_ms, done_ms: now_ms + takes_ms });
+        Ok(())
+    }
+
+    /// The last change of a volume's size, and whether it is carried out.
+    pub fn growth(&mut self, id: &str) -> Result<Option<(u64, bool)>, Refusal> {
+        let now_ms = self.now_ms();
+        Ok(self.there(id)?.growths.last().map(|growth| (growth.gib, growth.done_ms <= now_ms)))
+    }
+}

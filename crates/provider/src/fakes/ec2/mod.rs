@@ -1,0 +1,396 @@
+//! EC2, as far as volumes go, and the metadata service of one of its instances.
+
+mod actions;
+mod xml;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::cloud::Cloud;
+use super::faults::{Fault, Faults};
+use super::server::{self, Outcome, Reply, Request, Server};
+use super::signature::{self, Key};
+use super::{Settings, cloud};
+use crate::clock::{Clock, whole_ms};
+
+/// The region of the fake.
+pub const REGION: &str = "eu-north-1";
+/// The zone of its instance.
+pub const ZONE: &str = "eu-north-1a";
+/// Its instance.
+pub const INSTANCE: &str = "i-0123456789abcdef0";
+/// The account that owns the instance.
+const ACCOUNT: &str = "123456789012";
+/// How long credentials of the role last.
+const ROLE_LIFE: Duration = Duration::from_secs(6 * 3600);
+/// How long a client token is remembered.
+const TOKEN_LIFE: Duration = Duration::from_secs(12 * 3600);
+/// Answers of XML.
+const XML: &str = "text/xml;charset=UTF-8";
+/// How late an answer is that nobody waits for.
+const LATE: Duration = Duration::from_secs(2);
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// What was called, such as `DescribeVolumes`.
+    pub action: String,
+    /// All parameters but `Action` and `Version`.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A refusal: a code and a message.
+type Refused = (&'static str, String);
+
+/// What is behind the dialect.
+pub(super) struct State {
+    cloud: Cloud,
+    /// Client tokens: what was asked for with them, the volume, and when.
+    tokens: BTreeMap<String, (BTreeMap<String, String>, String, u64)>,
+    keys: BTreeMap<String, Key>,
+    role: Option<String>,
+    metadata_tokens: BTreeSet<String>,
+    issued: u64,
+    instance_type: String,
+    denied: BTreeSet<&'static str>,
+    ahead_s: i64,
+    is_metadata_gone: bool,
+    faults: Faults,
+    late: Vec<Sent>,
+    sent: Vec<Sent>,
+}
+
+/// A fake of EC2 on loopback.
+pub struct FakeEc2 {
+    state: Arc<Mutex<State>>,
+    server: Server,
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FakeEc2 {
+    /// Starts one whose time is that of a clock.
+    ///
+    /// # Panics
+    /// If the system has no port.
+    #[must_use]
+    pub fn start(clock: Arc<dyn Clock>, settings: Settings) -> Self {
+        let machine = (INSTANCE.to_owned(), ZONE.to_owned());
+        let mut state = State {
+            cloud: Cloud::new(clock, settings, machine),
+            tokens: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            role: None,
+            metadata_tokens: BTreeSet::new(),
+            issued: 0,
+            instance_type: "m7i.large".to_owned(),
+            denied: BTreeSet::new(),
+            ahead_s: 0,
+            is_metadata_gone: false,
+            faults: Faults::default(),
+            late: Vec::new(),
+            sent: Vec::new(),
+        };
+        state.rotate();
+        let state = Arc::new(Mutex::new(state));
+        let shared = Arc::clone(&state);
+        let server = server::serve(move |request| locked(&shared).answer(&request)).expect("loopback has a port");
+        Self { state, server }
+    }
+
+    /// Where it answers, also as a metadata service.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.server.address)
+    }
+
+    /// Changes what happens to calls, or looks at what has happened.
+    pub fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
+        change(&mut locked(&self.state).faults)
+    }
+
+    /// Changes how it behaves.
+    pub fn set(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut locked(&self.state).cloud.settings);
+    }
+
+    /// What was sent since the last time, without the calls that did not arrive.
+    #[must_use]
+    pub fn take_sent(&self) -> Vec<Sent> {
+        std::mem::take(&mut locked(&self.state).sent)
+    }
+
+    /// A static access key of an account: its id and secret.
+    #[must_use]
+    pub fn key(&self, account: &str) -> (String, String) {
+        locked(&self.state).issue(account, None)
+    }
+
+    /// The account that owns the instance.
+    #[must_use]
+    pub const fn account() -> &'static str {
+        ACCOUNT
+    }
+
+    /// The role has new credentials, and the former ones end now.
+    pub fn rotate(&self) {
+        let mut state = locked(&self.state);
+        let now_ms = state.cloud.now_ms();
+        let former = state.role.clone();
+        if let Some(key) = former.and_then(|id| state.keys.get_mut(&id)) {
+            key.ends_ms = Some(now_ms);
+        }
+        state.rotate();
+    }
+
+    /// The instance has no role any more.
+    pub fn take_role(&self) {
+        locked(&self.state).role = None;
+    }
+
+    /// The metadata service answers nobody, or does again.
+    pub fn hide_metadata(&self, is_gone: bool) {
+        locked(&self.state).is_metadata_gone = is_gone;
+    }
+
+    /// By how many seconds its clock is ahead of the test's.
+    pub fn set_ahead_s(&self, ahead_s: i64) {
+        locked(&self.state).ahead_s = ahead_s;
+    }
+
+    /// Whether the daemon's role has the right to this call.
+    pub fn deny(&self, action: &'static str, is_denied: bool) {
+        let denied = &mut locked(&self.state).denied;
+        if is_denied {
+            denied.insert(action);
+        } else {
+            denied.remove(action);
+        }
+    }
+
+    /// What kind of instance it is.
+    pub fn set_instance_type(&self, name: &str) {
+        name.clone_into(&mut locked(&self.state).instance_type);
+    }
+
+    /// The zone in which the instance is.
+    pub fn set_zone(&self, name: &str) {
+        name.clone_into(&mut locked(&self.state).cloud.machine.1);
+    }
+
+    /// The next volume fails.
+    pub fn fail_next(&self) {
+        locked(&self.state).cloud.fail_next = true;
+    }
+
+    /// Attachments under this device name hang.
+    pub fn hang(&self, device: &str) {
+        locked(&self.state).cloud.hung.insert(device.to_owned());
+    }
+
+    /// Another instance has the volume.
+    pub fn attach_elsewhere(&self, id: &str, instance: &str) {
+        locked(&self.state).cloud.attach_elsewhere(id, instance);
+    }
+
+    /// How many volumes there are, without those that are being deleted.
+    #[must_use]
+    pub fn volumes(&self) -> usize {
+        locked(&self.state).cloud.count()
+    }
+
+    /// Carries out the calls that are late.
+    pub fn settle(&self) {
+        let mut state = locked(&self.state);
+        for late in std::mem::take(&mut state.late) {
+            let _ = state.act(&late);
+        }
+    }
+}
+
+impl State {
+    fn now_ms(&self) -> u64 {
+        let now_s = self.cloud.now_ms() / 1000;
+        now_s.saturating_add_signed(self.ahead_s) * 1000
+    }
+
+    fn issue(&mut self, account: &str, ends_ms: Option<u64>) -> (String, String) {
+        self.issued += 1;
+        let id = format!("A{}IDFAKE{:010}", if ends_ms.is_some() { "S" } else { "K" }, self.issued);
+        let secret = format!("swordfish/{:040x}", self.issued);
+        let token = ends_ms.map(|_| format!("swordfish-token-{}==", self.issued));
+        let key = Key { secret: secret.clone(), token, ends_ms, account: account.to_owned() };
+        self.keys.insert(id.clone(), key);
+        (id, secret)
+    }
+
+    fn rotate(&mut self) {
+        let ends_ms = self.cloud.now_ms() + whole_ms(ROLE_LIFE);
+        self.role = Some(self.issue(ACCOUNT, Some(ends_ms)).0);
+    }
+
+    fn reply(&self, status: u16, kind: &'static str, body: impl Into<Vec<u8>>) -> Reply {
+        Reply { status, kind, body: body.into(), date: Some(xml::http_time(self.now_ms())) }
+    }
+
+    fn answer(&mut self, request: &Request) -> Outcome {
+        if request.path.starts_with("/latest/") {
+            if self.is_metadata_gone {
+                return Outcome::Nothing;
+            }
+            let (status, text) = self.metadata(request);
+            return Outcome::Answer(self.reply(status, "text/plain", text));
+        }
+        let mut parameters: BTreeMap<String, String> = form(&request.body).collect();
+        let (action, version) = (parameters.remove("Action"), parameters.remove("Version"));
+        let sent = Sent { action: action.unwrap_or_default(), parameters };
+        let fault = self.faults.next(&sent.action);
+        if matches!(fault, Some(Fault::RequestLost)) {
+            return Outcome::Nothing;
+        }
+        self.sent.push(sent.clone());
+        let is_query = request.method == "POST" && request.path == "/" && version.as_deref() == Some("2016-11-15");
+        if !is_query {
+            let refused = ("InvalidAction", "no call of this version".to_owned());
+            return Outcome::Answer(self.refuse(&refused));
+        }
+        let page = "<!DOCTYPE html><html><title>Log in</title></html>";
+        match fault {
+            Some(Fault::RequestLate) => {
+                // Only one that would be accepted now is carried out later.
+                if self.permit(request, &sent).is_ok() {
+                    self.late.push(sent);
+                }
+                return Outcome::Nothing;
+            }
+            Some(Fault::LoginPage) => return Outcome::Answer(self.reply(200, "text/html", page)),
+            Some(Fault::Nonsense) => return Outcome::Answer(self.reply(200, "text/plain", "\u{1b}[2J nonsense")),
+            Some(Fault::Throttled) => {
+                return Outcome::Answer(self.refuse(&("RequestLimitExceeded", "Request limit exceeded.".to_owned())));
+            }
+            Some(Fault::Unavailable) => {
+                return Outcome::Answer(self.refuse(&("InternalError", "An internal error has occurred".to_owned())));
+            }
+            Some(Fault::Refused) => {
+                return Outcome::Answer(self.refuse(&("AuthFailure", CREDENTIALS.to_owned())));
+            }
+            _ => {}
+        }
+        let carried_out = self.permit(request, &sent).and_then(|()| self.act(&sent));
+        let is_late = |late: &mut Sent| late.action == sent.action;
+        for late in self.late.extract_if(.., is_late).collect::<Vec<_>>() {
+            let _ = self.act(&late);
+        }
+        let reply = match carried_out {
+            Ok(inner) => self.reply(200, XML, xml::answer(&sent.action, &inner)),
+            Err(refused) => self.refuse(&refused),
+        };
+        match fault {
+            Some(Fault::AnswerLost) => Outcome::Nothing,
+            Some(Fault::Truncated) => Outcome::Half(reply),
+            Some(Fault::AnswerLate) => Outcome::Late(reply, LATE),
+            Some(Fault::BadGateway) => Outcome::Answer(self.reply(502, "text/html", page)),
+            Some(Fault::Huge) => Outcome::Answer(self.reply(200, XML, vec![b' '; (32 << 20) + 1])),
+            _ => Outcome::Answer(reply),
+        }
+    }
+
+    fn refuse(&self, (code, said): &Refused) -> Reply {
+        let status = match *code {
+            "RequestLimitExceeded" => 503,
+            "InternalError" => 500,
+            "AuthFailure" => 401,
+            "UnauthorizedOperation" => 403,
+            _ => 400,
+        };
+        self.reply(status, XML, xml::refusal(code, said))
+    }
+
+    /// Whether whoever signed the request may ask for this.
+    fn permit(&self, request: &Request, sent: &Sent) -> Result<(), Refused> {
+        let key = signature::verify(request, &self.keys, REGION, self.now_ms() / 1000);
+        let key = key.map_err(|refusal| match refusal {
+            signature::Refusal::Ended => ("RequestExpired", "Request has expired.".to_owned()),
+            signature::Refusal::Unknown | signature::Refusal::Signature | signature::Refusal::Time => {
+                ("AuthFailure", CREDENTIALS.to_owned())
+            }
+        })?;
+        if self.denied.contains(&*sent.action) {
+            let said = "You are not authorized to perform this operation. Encoded authorization failure message: kZdy9";
+            return Err(("UnauthorizedOperation", said.to_owned()));
+        }
+        // Another account sees nothing of this one.
+        if key.account != ACCOUNT {
+            let said = |what: &str| format!("The {what} does not exist");
+            return Err(match sent.parameters.get("InstanceId.1") {
+                Some(id) => ("InvalidInstanceID.NotFound", said(&format!("instance ID '{id}'"))),
+                None => ("InvalidVolume.NotFound", said("volume")),
+            });
+        }
+        Ok(())
+    }
+
+    /// The metadata service, in its second version.
+    fn metadata(&mut self, request: &Request) -> (u16, String) {
+        if request.method == "PUT" && request.path == "/latest/api/token" {
+            let ttl = request.header("x-aws-ec2-metadata-token-ttl-seconds").and_then(|ttl| ttl.parse::<u32>().ok());
+            if !ttl.is_some_and(|ttl| (1..=21600).contains(&ttl)) {
+                return (400, String::new());
+            }
+            self.issued += 1;
+            let token = format!("swordfish-metadata-{}", self.issued);
+            self.metadata_tokens.insert(token.clone());
+            return (200, token);
+        }
+        if !request.header("x-aws-ec2-metadata-token").is_some_and(|token| self.metadata_tokens.contains(token)) {
+            return (401, String::new());
+        }
+        let roles = "/latest/meta-data/iam/security-credentials/";
+        match (&*request.path, self.role.as_ref().and_then(|id| Some((id, self.keys.get(id)?)))) {
+            ("/latest/dynamic/instance-identity/document", _) => {
+                let document = serde_json::json!({
+                    "accountId": ACCOUNT, "availabilityZone": self.cloud.machine.1, "instanceId": self.cloud.machine.0,
+                    "instanceType": self.instance_type, "region": REGION, "version": "2017-09-30",
+                });
+                (200, document.to_string())
+            }
+            (path, Some(_)) if path == roles => (200, "surgetank".to_owned()),
+            (path, Some((id, key))) if path.strip_prefix(roles) == Some("surgetank") => {
+                let document = serde_json::json!({
+                    "Code": "Success", "LastUpdated": xml::time(self.cloud.now_ms()), "Type": "AWS-HMAC", "AccessKeyId": id,
+                    "SecretAccessKey": key.secret, "Token": key.token, "Expiration": key.ends_ms.map(xml::time),
+                });
+                (200, document.to_string())
+            }
+            _ => (404, String::new()),
+        }
+    }
+}
+
+/// What EC2 says of credentials and signatures that it does not accept, and of clocks that differ.
+const CREDENTIALS: &str = "AWS was not able to validate the provided access credentials";
+
+/// The parameters of a form.
+fn form(body: &str) -> impl Iterator<Item = (String, String)> {
+    let decoded = |text: &str| {
+        let (bytes, mut decoded, mut at) = (text.as_bytes(), Vec::new(), 0);
+        while let Some(byte) = bytes.get(at) {
+            let hex = text.get(at + 1..at + 3).filter(|_| *byte == b'%');
+            match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                Some(byte) => {
+                    decoded.push(byte);
+                    at += 3;
+                }
+                None => {
+                    decoded.push(if *byte == b'+' { b' ' } else { *byte });
+                    at += 1;
+                }
+            }
+        }
+        String::from_utf8_lossy(&decoded).into_owned()
+    };
+    body.split('&').filter_map(|pair| pair.split_once('=')).map(move |(name, value)| (decoded(name), decoded(value)))
+}

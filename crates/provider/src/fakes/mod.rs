@@ -1,0 +1,18 @@
+//! Fakes of clouds, for tests: one state machine of volumes, spoken to in the dialect of each cloud over HTTP on loopback.
+//!
+//! # Fault model
+//! - Changes take as long as [`Settings`] says, by the clock of the test.
+//! - A new volume may not be described for a while, and listings may lag behind ([`Settings::blind`], [`Settings::listing_lag`]).
+//! - The next volume may fail, a device name may hang, a right may be missing, an account has limits.
+//! - A call may meet a [`Fault`], by script or by chance.
+//! - Whatever is described is true otherwise.
+
+mod cloud;
+pub mod ec2;
+mod faults;
+mod server;
+mod signature;
+
+pub use cloud::Settings;
+pub use ec2::{FakeEc2, Sent};
+pub use faults::{Fault, Faults};
