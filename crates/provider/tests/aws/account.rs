@@ -8,7 +8,7 @@ use surgetank_model::units::Span;
 use surgetank_provider::contract::Subject;
 use surgetank_provider::fakes::{FakeEc2, Settings};
 use surgetank_provider::{
-    AwsConfig, AwsProvider, Clock, CreateVolume, ManualClock, Provider, ProviderError, Tags, VolumeDescription,
+    AwsConfig, AwsProvider, CreateVolume, ManualClock, Provider, ProviderError, Tags, VolumeDescription,
     VolumeId, VolumeState, tag,
 };
 

@@ -1,6 +1,7 @@
 //! The client of AWS against a fake of EC2.
 
 mod account;
+mod official;
 
 use std::time::Duration;
 

@@ -1,0 +1,142 @@
+//! AWS's own client: it talks to the fake, and its model of EC2 checks what our client sends. Without it these tests are left out,
+//! and say so.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use surgetank_provider::fakes::ec2::{INSTANCE, REGION, ZONE};
+use surgetank_provider::fakes::{FakeEc2, Sent, Settings};
+use surgetank_provider::aws::Bought;
+use surgetank_provider::{AwsConfig, Provider, SystemClock, VolumeState, contract, tag};
+
+use crate::account::{Account, STEP, TYPE, request};
+
+/// The Python that has it; `None`, after a word about it: it is not installed.
+#[allow(clippy::print_stderr, reason = "tests say what they skip")]
+fn python() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let installed = root.join("target/tools/aws-python");
+    let read = |path: PathBuf| std::fs::read_to_string(path).ok();
+    let pins = read(root.join("scripts/aws/requirements.txt"));
+    let python = installed.join("bin/python");
+    let loads = || {
+        let status = Command::new(&python).args(["-c", "import botocore"]).stdin(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if pins.is_some() && read(installed.join("installed.txt")) == pins && loads() {
+        return Some(python);
+    }
+    let place = installed.display();
+    eprintln!("skipped: at {place} is no boto3 of the pinned version: `scripts/setup test` installs it");
+    None
+}
+
+/// What a script says of its input.
+fn run(script: &str, arguments: &[&str], input: &str) -> Option<u64> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aws").join(script);
+    let mut child = Command::new(python()?)
+        .arg("-B")
+        .arg(script)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    let writing = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    writing.join().unwrap().unwrap();
+    Some(String::from_utf8(output.stdout).unwrap().trim().parse().unwrap())
+}
+
+#[test]
+fn the_fake_answers_awss_own_client_as_its_model_has_it() {
+    let short = Duration::from_millis(100);
+    let settings =
+        Settings { create: short, attach: short, detach: short, delete: short, grow: short, ..Settings::default() };
+    let fake = FakeEc2::start(Arc::new(SystemClock), settings);
+    if let Some(replies) = run("run_boto3.py", &[&fake.url(), REGION, INSTANCE, ZONE], "") {
+        assert!(replies > 50, "{replies}");
+        assert_eq!(fake.volumes(), 0);
+    }
+}
+
+/// All calls that the client makes, with and without what can be configured.
+fn sent() -> Vec<Sent> {
+    let account = Account::new(Settings { page: 5, ..Settings::default() });
+    contract::run(&account);
+    let bought = |iops: u64, mib_s: Option<u64>| Bought {
+        iops: Some(surgetank_model::Iops::new(iops)),
+        bandwidth: mib_s.map(surgetank_model::Bandwidth::from_mib_s),
+    };
+    let config = AwsConfig {
+        types: [(TYPE.to_owned(), bought(4000, Some(500))), ("io2".to_owned(), bought(5000, None))].into(),
+        encrypted: false,
+        ..account.config()
+    };
+    let provider = account.open_as(config);
+    for volume_type in [TYPE, "io2", "gp2"] {
+        let wanted = surgetank_provider::CreateVolume { volume_type: volume_type.to_owned(), ..request("bought") };
+        let id = provider.create(&wanted).unwrap().0.id;
+        account.reaches(&provider, &id, VolumeState::Available);
+    }
+    for _ in 0..9 {
+        provider.create(&request("many")).unwrap();
+    }
+    for (key, value) in [(tag::OWNER, "many"), ("k", "it's <odd> & * ? \\"), ("\u{e4}*", "v")] {
+        provider.list(key, value).unwrap();
+    }
+    account.pass(STEP);
+    account.fake.take_sent()
+}
+
+#[test]
+fn whatever_the_client_sends_is_what_awss_own_client_would_send() {
+    let sent = sent();
+    let count = |action: &str| sent.iter().filter(|there| there.action == action).count();
+    for action in [
+        "DescribeInstances",
+        "DescribeVolumes",
+        "CreateVolume",
+        "AttachVolume",
+        "DetachVolume",
+        "DeleteVolume",
+        "CreateTags",
+        "DeleteTags",
+        "ModifyVolume",
+        "DescribeVolumesModifications",
+    ] {
+        assert!(count(action) > 0, "{action} is not sent");
+    }
+    assert!(sent.iter().any(|there| there.parameters.contains_key("NextToken")), "pages are asked for");
+    let lines: String = sent
+        .iter()
+        .map(|there| format!("{}\n", json!({ "action": there.action, "parameters": there.parameters })))
+        .collect();
+    if let Some(checked) = run("check_requests.py", &[], &lines) {
+        assert_eq!(checked, sent.len() as u64);
+    }
+    // A planted mistake is found.
+    if let Some(python) = python() {
+        for line in [
+            json!({ "action": "DeleteVolume", "parameters": { "VolumeID": "vol-1" } }),
+            json!({ "action": "DeleteVolume", "parameters": {} }),
+            json!({ "action": "CreateVolume", "parameters": { "AvailabilityZone": "a", "Size": "ten" } }),
+            json!({ "action": "CreateVolume", "parameters": { "AvailabilityZone": "a", "VolumeType": "fast" } }),
+        ] {
+            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aws/check_requests.py");
+            let mut command = Command::new(&python);
+            command.arg("-B").arg(script).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut child = command.spawn().unwrap();
+            child.stdin.take().unwrap().write_all(line.to_string().as_bytes()).unwrap();
+            assert!(!child.wait().unwrap().success(), "{line}");
+        }
+    }
+}
