@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -156,9 +156,9 @@ impl AwsConfig {
 /// # Errors
 /// One sentence: there is no such type.
 fn known(name: &str) -> Result<surgetank_model::volume_type::SizeLimits, String> {
-    let catalog = Catalog::builtin();
-    catalog.find(NAME, name).map(|known| known.size).ok_or_else(|| {
-        let types = catalog.iter().filter(|there| there.provider == NAME);
+    static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
+    CATALOG.find(NAME, name).map(|known| known.size).ok_or_else(|| {
+        let types = CATALOG.iter().filter(|there| there.provider == NAME);
         let names: Vec<&str> = types.map(|there| &*there.name).collect();
         format!("EC2 has no volumes of type {name:?}: write one of {}", names.join(", "))
     })

@@ -179,7 +179,7 @@ impl Client {
         let silent = |error: &ureq::Error| {
             ProviderError::Transient(match error {
                 ureq::Error::Timeout(_) => format!("{at} does not answer within {:?}", self.timeout),
-                ureq::Error::Rustls(_) | ureq::Error::Tls(_) => format!(
+                error if is_untrusted(error) => format!(
                     "{at} shows a certificate that is not trusted ({}): name the file of its authority as ca_file",
                     sentence(&error.to_string())
                 ),
@@ -202,6 +202,16 @@ impl Client {
             })?;
         Ok(TextAnswer { status, headers, text, at })
     }
+}
+
+/// Whether TLS failed for a certificate. What sends requests wraps that in an error of input.
+fn is_untrusted(error: &ureq::Error) -> bool {
+    let inner = match error {
+        ureq::Error::Rustls(error) => Some(error),
+        ureq::Error::Io(error) => error.get_ref().and_then(|inner| inner.downcast_ref()),
+        _ => None,
+    };
+    matches!(inner, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// What is said of an answer that is none of the service's.

@@ -21,7 +21,7 @@ pub enum Fault {
     BadGateway,
     /// It is carried out, and half of the answer comes.
     Truncated,
-    /// It is carried out, and the answer has no end.
+    /// It is carried out, and the answer has no end. Not met by chance, as it takes time.
     Huge,
     /// A proxy's login page answers.
     LoginPage,
@@ -35,7 +35,7 @@ pub enum Fault {
 
 impl Fault {
     /// Those that are met by chance.
-    pub const BY_CHANCE: [Self; 11] = [
+    pub const BY_CHANCE: [Self; 10] = [
         Self::RequestLost,
         Self::AnswerLost,
         Self::RequestLate,
@@ -43,7 +43,6 @@ impl Fault {
         Self::Unavailable,
         Self::BadGateway,
         Self::Truncated,
-        Self::Huge,
         Self::LoginPage,
         Self::Nonsense,
         Self::Refused,

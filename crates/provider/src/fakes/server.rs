@@ -112,7 +112,7 @@ async fn answer(
         Outcome::Nothing => Err(io::ErrorKind::ConnectionAborted.into()),
         Outcome::Half(reply) => {
             let half = Bytes::copy_from_slice(&reply.body[..reply.body.len() / 2]);
-            response(&reply, Body::new(Half(Some(half))))
+            response(&reply, Body::new(Half { bytes: Some(half), is_flushed: false }))
         }
         Outcome::Late(reply, wait) => {
             tokio::time::sleep(wait).await;
@@ -131,15 +131,27 @@ fn response(reply: &Reply, body: Body) -> Result<hyper::Response<Body>, io::Erro
 }
 
 /// The first half of a body.
-struct Half(Option<Bytes>);
+struct Half {
+    bytes: Option<Bytes>,
+    is_flushed: bool,
+}
 
 impl HttpBody for Half {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        Poll::Ready(Some(
-            self.0.take().map_or_else(|| Err(io::ErrorKind::ConnectionAborted.into()), |bytes| Ok(Frame::data(bytes))),
-        ))
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if let Some(bytes) = self.bytes.take() {
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        if !std::mem::replace(&mut self.is_flushed, true) {
+            // What is written so far leaves before the connection ends.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into())))
     }
 }

@@ -8,8 +8,8 @@ use surgetank_model::units::Span;
 use surgetank_provider::contract::Subject;
 use surgetank_provider::fakes::{FakeEc2, Settings};
 use surgetank_provider::{
-    AwsConfig, AwsProvider, CreateVolume, ManualClock, Provider, ProviderError, Tags, VolumeDescription,
-    VolumeId, VolumeState, tag,
+    AwsConfig, AwsProvider, CreateVolume, ManualClock, Provider, ProviderError, Tags, VolumeDescription, VolumeId,
+    VolumeState, tag,
 };
 
 /// The type that is rented.

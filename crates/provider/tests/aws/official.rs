@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use surgetank_provider::aws::Bought;
 use surgetank_provider::fakes::ec2::{INSTANCE, REGION, ZONE};
 use surgetank_provider::fakes::{FakeEc2, Sent, Settings};
-use surgetank_provider::aws::Bought;
 use surgetank_provider::{AwsConfig, Provider, SystemClock, VolumeState, contract, tag};
 
 use crate::account::{Account, STEP, TYPE, request};

@@ -1,6 +1,7 @@
 //! What each call does, and how EC2 words its refusals.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use surgetank_model::catalog::Catalog;
 use surgetank_model::units::GIB;
@@ -325,8 +326,8 @@ fn wanted(sent: &Sent, zone: &str) -> Result<Wanted, Refused> {
 }
 
 fn check_size(kind: &str, gib: u64) -> Result<(), Refused> {
-    let catalog = Catalog::builtin();
-    let Some(known) = catalog.find("aws", kind) else {
+    static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
+    let Some(known) = CATALOG.find("aws", kind) else {
         return Err(invalid(format!("Value ({kind}) for parameter volumeType is invalid.")));
     };
     if ((known.size.min.get() / GIB)..=(known.size.max.get() / GIB)).contains(&gib) {

@@ -24,6 +24,8 @@ pub const INSTANCE: &str = "i-0123456789abcdef0";
 const ACCOUNT: &str = "123456789012";
 /// How long credentials of the role last.
 const ROLE_LIFE: Duration = Duration::from_secs(6 * 3600);
+/// How long before these end there are new ones.
+const RENEWAL: Duration = Duration::from_secs(600);
 /// How long a client token is remembered.
 const TOKEN_LIFE: Duration = Duration::from_secs(12 * 3600);
 /// Answers of XML.
@@ -118,7 +120,6 @@ impl FakeEc2 {
     }
 
     /// What was sent since the last time, without the calls that did not arrive.
-    #[must_use]
     pub fn take_sent(&self) -> Vec<Sent> {
         std::mem::take(&mut locked(&self.state).sent)
     }
@@ -236,6 +237,15 @@ impl State {
         Reply { status, kind, body: body.into(), date: Some(xml::http_time(self.now_ms())) }
     }
 
+    /// Gives the role new credentials before the former ones end, as the metadata service does.
+    fn renew(&mut self) {
+        let soon_ms = self.cloud.now_ms() + whole_ms(RENEWAL);
+        let ends_ms = self.role.as_ref().and_then(|id| self.keys.get(id)?.ends_ms);
+        if ends_ms.is_some_and(|ends_ms| ends_ms <= soon_ms) {
+            self.rotate();
+        }
+    }
+
     fn answer(&mut self, request: &Request) -> Outcome {
         if request.path.starts_with("/latest/") {
             if self.is_metadata_gone {
@@ -348,6 +358,7 @@ impl State {
         if !request.header("x-aws-ec2-metadata-token").is_some_and(|token| self.metadata_tokens.contains(token)) {
             return (401, String::new());
         }
+        self.renew();
         let roles = "/latest/meta-data/iam/security-credentials/";
         match (&*request.path, self.role.as_ref().and_then(|id| Some((id, self.keys.get(id)?)))) {
             ("/latest/dynamic/instance-identity/document", _) => {
