@@ -108,20 +108,22 @@ fn with_line(section: &str, more: &str) -> Config {
         "[provider.host]" => {
             (section, "url = \"https://host.example:7420\"\nca_file = \"/ca\"\ntoken_file = \"/token\"")
         }
-        "[provider.pool]" | "[provider.openstack]" => (section, ""),
+        "[provider.pool]" | "[provider.openstack]" | "[provider.aws]" => (section, ""),
         _ => ("[provider.local]", ""),
     };
     let caching = if provider.0 == "[provider.local]" { "" } else { "bandwidth = \"128 MiB/s\"" };
+    // Others have a type of the default's name, or do not know their types.
+    let of_type = if provider.0 == "[provider.aws]" { "volume_type = \"gp3\"\n" } else { "" };
     let sections = [
         ("", ""),
         provider,
         ("[machine]", ""),
         ("[allocation]", "cache = \"1 GiB\""),
-        ("[array.data]", "members = 2\nmember_size = \"1 GiB\""),
+        ("[array.data]", &format!("{of_type}members = 2\nmember_size = \"1 GiB\"")),
         ("[device.data]", "backing = \"/dev/vdb\""),
         ("[device.data.backing_limits]", "bandwidth = \"33 MiB/s\""),
-        ("[device.data.caching]", caching),
-        ("[device.data.read_cache]", "members = 2\nmember_size = \"1 GiB\""),
+        ("[device.data.caching]", &format!("{of_type}{caching}")),
+        ("[device.data.read_cache]", &format!("{of_type}members = 2\nmember_size = \"1 GiB\"")),
         ("[device.data.policy]", ""),
     ];
     assert!(sections.iter().any(|(head, _)| *head == section), "{section}");

@@ -288,3 +288,116 @@ pub fn made_by(token: &str, tags: &Tags, volumes: Vec<Volume>) -> Option<Volume>
     let rank = |volume: &Volume| (!is_used(volume), volume.created.clone(), volume.id.clone());
     volumes.into_iter().filter(is_its).min_by_key(rank)
 }
+
+#[cfg(test)]
+mod tests {
+    use roxmltree::Document;
+
+    use super::*;
+
+    const ID: &str = "vol-0123456789abcdef0";
+    const HERE: &str = "i-0123456789abcdef0";
+
+    fn read(inner: &str) -> Result<Volume, ProviderError> {
+        Volume::read(Document::parse(&format!("<item xmlns=\"x\">{inner}</item>")).unwrap().root_element())
+    }
+
+    fn attachment(instance: &str, status: &str) -> String {
+        format!(
+            "<attachmentSet><item><instanceId>{instance}</instanceId><device>/dev/xvdba</device><status>{status}</status></item></attachmentSet>"
+        )
+    }
+
+    fn volume(status: &str, more: &str) -> Volume {
+        let inner = format!(
+            "<volumeId>{ID}</volumeId><size>10</size><status>{status}</status><volumeType>gp3</volumeType>{more}"
+        );
+        read(&inner).unwrap()
+    }
+
+    #[test]
+    fn states_by_word_and_attachment() {
+        use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching, Failed};
+        for (status, at, expected) in [
+            ("creating", None, Creating),
+            ("available", None, Available),
+            ("in-use", None, Attaching),
+            ("deleting", None, Deleting),
+            ("error", None, Failed),
+            ("in-use", Some("attaching"), Attaching),
+            ("available", Some("attaching"), Attaching),
+            ("in-use", Some("attached"), Attached),
+            ("in-use", Some("detaching"), Detaching),
+            ("available", Some("detaching"), Detaching),
+            ("in-use", Some("busy"), Detaching),
+            ("in-use", Some("detached"), Detaching),
+            ("available", Some("detached"), Available),
+            ("error", Some("attached"), Attached),
+        ] {
+            let more = at.map(|at| attachment(HERE, at)).unwrap_or_default();
+            assert_eq!(volume(status, &more).state(), expected, "{status} {at:?}");
+        }
+        assert!(volume("deleted", "").is_gone());
+    }
+
+    #[test]
+    fn a_volume_is_located_on_the_instance_that_has_it() {
+        let here = volume("in-use", &attachment(HERE, "attached")).describe(HERE);
+        assert_eq!(here.disk, Some(DiskIdentity::Serial("vol0123456789abcdef0".to_owned())));
+        let elsewhere = volume("in-use", &attachment("i-1", "attached"));
+        assert_eq!((elsewhere.elsewhere(HERE), elsewhere.describe(HERE).is_located()), (Some("i-1"), false));
+        assert!(!volume("in-use", &attachment(HERE, "busy")).describe(HERE).is_located());
+        assert_eq!(volume("available", &attachment("i-1", "detached")).elsewhere(HERE), None);
+    }
+
+    #[test]
+    fn odd_descriptions_are_refused_in_one_sentence() {
+        let tag = |key: &str| format!("<tagSet><item><key>{key}</key><value>a&#10;b</value></item></tagSet>");
+        let of = |id: &str, size: &str, status: &str, more: &str| {
+            read(&format!("<volumeId>{id}</volumeId><size>{size}</size><status>{status}</status>{more}"))
+        };
+        for odd in [
+            of("../x", "1", "available", ""),
+            of(ID, "-1", "available", ""),
+            of(ID, "", "available", ""),
+            of(ID, "99999999999999999", "available", ""),
+            of(ID, "1", "of\u{85}fended", ""),
+            of(ID, "1", "available", &tag("surgetank:owner")),
+            of(ID, "1", "available", "<tagSet><item/></tagSet>"),
+            of(ID, "1", "available", "<volumeType>a&#10;b</volumeType>"),
+            of(ID, "1", "in-use", &attachment(HERE, "perhaps")),
+            of(ID, "1", "in-use", &attachment("a&#10;b", "attached")),
+            read(""),
+        ] {
+            let error = odd.unwrap_err().to_string();
+            assert!(error.starts_with("EC2 describes a volume") && !error.contains(char::is_control), "{error}");
+        }
+        assert!(of(ID, "1", "available", &tag("k")).is_ok(), "it is foreign");
+        assert!(read_all(Document::parse("<r/>").unwrap().root_element()).is_err());
+    }
+
+    #[test]
+    fn of_the_volumes_of_a_token_one_that_may_hold_data_is_the_one() {
+        let tagged = |id: &str, status: &str, created: &str, more: &str| {
+            let tag = |key: &str, value: &str| format!("<item><key>{key}</key><value>{value}</value></item>");
+            let tags = tag(tag::TOKEN, "t") + &tag("k", "v") + more;
+            read(&format!(
+                "<volumeId>{id}</volumeId><size>1</size><status>{status}</status><createTime>{created}</createTime><tagSet>{tags}</tagSet>"
+            ))
+            .unwrap()
+        };
+        let dirty = format!("<item><key>{}</key><value>e</value></item>", tag::DIRTY_EPOCH);
+        let old = tagged("vol-00000001", "available", "2026-01-01T00:00:00Z", "");
+        let new = tagged("vol-00000002", "available", "2026-01-02T00:00:00Z", "");
+        let used = tagged("vol-00000003", "available", "2026-01-03T00:00:00Z", &dirty);
+        let going = tagged("vol-00000004", "deleting", "2025-01-01T00:00:00Z", "");
+        let tags = Tags::from([("k".to_owned(), "v".to_owned())]);
+        let id = |volumes: &[&Volume], tags: &Tags| {
+            made_by("t", tags, volumes.iter().map(|volume| (*volume).clone()).collect()).map(|volume| volume.id)
+        };
+        assert_eq!(id(&[&new, &going, &old], &tags).as_deref(), Some("vol-00000001"));
+        assert_eq!(id(&[&old, &used], &tags).as_deref(), Some("vol-00000003"));
+        assert_eq!(id(&[&going], &tags), None);
+        assert_eq!(id(&[&old], &Tags::from([("k".to_owned(), "w".to_owned())])), None, "it is another's");
+    }
+}

@@ -105,7 +105,7 @@ pub enum State {
 
 /// Where an attachment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attached {
+pub enum Progress {
     Attaching,
     Attached,
     Detaching,
@@ -152,13 +152,13 @@ pub struct Cloud {
 }
 
 impl Volume {
-    fn attachment_at(&self, now_ms: u64) -> Option<(&Attachment, Attached)> {
+    fn attachment_at(&self, now_ms: u64) -> Option<(&Attachment, Progress)> {
         let at = self.attachment.as_ref()?;
         match (at.detached_ms, at.attached_ms) {
             (Some(until_ms), _) if until_ms <= now_ms => None,
-            (Some(_), _) => Some((at, Attached::Detaching)),
-            (None, Some(since_ms)) if since_ms <= now_ms => Some((at, Attached::Attached)),
-            (None, _) => Some((at, Attached::Attaching)),
+            (Some(_), _) => Some((at, Progress::Detaching)),
+            (None, Some(since_ms)) if since_ms <= now_ms => Some((at, Progress::Attached)),
+            (None, _) => Some((at, Progress::Attaching)),
         }
     }
 
@@ -182,7 +182,7 @@ impl Volume {
 pub struct Seen {
     pub volume: Volume,
     pub state: State,
-    pub attachment: Option<(Attachment, Attached)>,
+    pub attachment: Option<(Attachment, Progress)>,
 }
 
 impl Cloud {

@@ -4,6 +4,7 @@ mod account;
 mod behaviour;
 mod lives;
 mod official;
+mod policy;
 mod trouble;
 
 use std::sync::Arc;

@@ -69,7 +69,7 @@ fn the_fake_answers_awss_own_client_as_its_model_has_it() {
 }
 
 /// All calls that the client makes, with and without what can be configured.
-fn sent() -> Vec<Sent> {
+pub fn sent() -> Vec<Sent> {
     let account = Account::new(Settings { page: 5, ..Settings::default() });
     contract::run(&account);
     let bought = |iops: u64, mib_s: Option<u64>| Bought {

@@ -14,6 +14,9 @@ use surgetank_provider::{AwsConfig, CreateVolume, Provider, ProviderError, Volum
 
 use crate::account::{Account, STEP, TYPE, request};
 
+/// A call of which only counts whether it succeeds.
+type Called<'a> = &'a dyn Fn() -> Result<(), ProviderError>;
+
 /// Checks that an error is one short sentence for people, without secrets, that says why.
 fn tells<T: std::fmt::Debug>(answer: Result<T, ProviderError>, why: &str) -> ProviderError {
     let error = answer.unwrap_err();
@@ -102,7 +105,7 @@ fn a_right_that_is_missing_is_named_also_in_the_middle_of_a_boost() {
     let account = Account::new(Settings::default());
     let provider = account.open();
     let id = account.attached(&provider, "a");
-    let calls: [(&str, &dyn Fn() -> Result<(), ProviderError>); 4] = [
+    let calls: [(&str, Called<'_>); 4] = [
         ("DescribeVolumes", &|| provider.describe(&id).map(drop)),
         ("CreateTags", &|| provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")).map(drop)),
         ("DetachVolume", &|| provider.detach(&id).map(drop)),

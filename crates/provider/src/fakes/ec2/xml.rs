@@ -2,7 +2,7 @@
 
 use time::OffsetDateTime;
 
-use super::super::cloud::{Attached, Seen, State};
+use super::super::cloud::{Progress, Seen, State};
 
 /// An element with a text.
 pub fn leaf(name: &str, text: impl ToString) -> String {
@@ -99,9 +99,9 @@ pub fn volume(seen: &Seen) -> String {
 pub fn attachment(seen: &Seen) -> String {
     let Some((attachment, state)) = &seen.attachment else { return String::new() };
     let state = match state {
-        Attached::Attaching => "attaching",
-        Attached::Attached => "attached",
-        Attached::Detaching => "detaching",
+        Progress::Attaching => "attaching",
+        Progress::Attached => "attached",
+        Progress::Detaching => "detaching",
     };
     [
         leaf("volumeId", &seen.volume.id),
