@@ -18,8 +18,6 @@ use crate::{Provider, ProviderError};
 
 /// The provider's name in the catalog of volume types.
 const NAME: &str = "aws";
-/// Where AWS's own clients keep the credentials of the user that a daemon is.
-const CREDENTIALS_FILE: &str = "/root/.aws/credentials";
 /// What a volume of a type of which no bandwidth is bought moves, where that is known whatever its size.
 const BANDWIDTHS: &[(&str, Bandwidth)] = &[("gp3", Bandwidth::from_mib_s(125))];
 /// The types of which IOPS are bought, and whether they must be.
@@ -104,15 +102,11 @@ impl Default for AwsConfig {
 impl AwsConfig {
     /// Where the credentials are: what is named, else the variables if there are any, else the role of the instance.
     pub(super) fn source(&self) -> Source {
-        let Self { credential_command, credentials_file, profile, .. } = self;
-        match (credential_command, credentials_file, profile) {
-            (Some(command), _, _) => Source::Command(command.clone()),
-            (None, None, None) if std::env::var_os("AWS_ACCESS_KEY_ID").is_some() => Source::Environment,
-            (None, None, None) => Source::Role,
-            (None, path, profile) => Source::File {
-                path: path.clone().unwrap_or_else(|| PathBuf::from(CREDENTIALS_FILE)),
-                profile: profile.clone(),
-            },
+        match (&self.credential_command, &self.credentials_file) {
+            (Some(command), _) => Source::Command(command.clone()),
+            (None, Some(path)) => Source::File { path: path.clone(), profile: self.profile.clone() },
+            (None, None) if std::env::var_os("AWS_ACCESS_KEY_ID").is_some() => Source::Environment,
+            (None, None) => Source::Role,
         }
     }
 
@@ -181,8 +175,14 @@ impl ProviderConfig for AwsConfig {
                 "instance is {instance:?}: write the id of this machine, such as \"i-0123456789abcdef0\""
             ));
         }
-        if self.credential_command.is_some() && (self.credentials_file.is_some() || self.profile.is_some()) {
-            return Err("credential_command, credentials_file and profile all say where the credentials are: take the command out, or the others".to_owned());
+        if self.credential_command.is_some() && self.credentials_file.is_some() {
+            return Err(
+                "credential_command and credentials_file both say where the credentials are: take one of them out"
+                    .to_owned(),
+            );
+        }
+        if let (Some(profile), None) = (&self.profile, &self.credentials_file) {
+            return Err(format!("profile is {profile:?}, of no file: write credentials_file as well"));
         }
         for (key, rate) in [("reads_per_s", self.reads_per_s), ("writes_per_s", self.writes_per_s)] {
             if !(1..=1_000_000).contains(&rate) {
@@ -230,10 +230,10 @@ mod tests {
     #[test]
     fn section_of_a_file() {
         let config = with(
-            "region = \"eu-north-1\"\nprofile = \"burst\"\n[types.gp3]\niops = \"16000 IOPS\"\nbandwidth = \"1000 MiB/s\"",
+            "region = \"eu-north-1\"\ncredentials_file = \"/c\"\nprofile = \"burst\"\n[types.gp3]\niops = \"16000 IOPS\"\nbandwidth = \"1000 MiB/s\"",
         );
         assert_eq!(config.check(), Ok(()));
-        let file = |profile: &str| Source::File { path: CREDENTIALS_FILE.into(), profile: Some(profile.to_owned()) };
+        let file = |profile: &str| Source::File { path: "/c".into(), profile: Some(profile.to_owned()) };
         assert_eq!(config.source(), file("burst"));
         assert_eq!(with("credential_command = [\"/x\"]").source(), Source::Command(vec!["/x".to_owned()]));
         let limits = config.type_limits("gp3").unwrap();
@@ -248,7 +248,8 @@ mod tests {
             ("endpoint = \"https://ec2.example/path\"", "without a path"),
             ("instance = \"web-1\"", "i-0123456789abcdef0"),
             ("metadata_url = \"http://metadata.example\"", "on this machine's link"),
-            ("credential_command = [\"/x\"]\nprofile = \"site\"", "take the command out"),
+            ("credential_command = [\"/x\"]\ncredentials_file = \"/c\"", "take one of them out"),
+            ("profile = \"site\"", "write credentials_file as well"),
             ("reads_per_s = 0", "reads_per_s is 0"),
             ("writes_per_s = 0", "writes_per_s is 0"),
             ("timeout = \"10 ms\"", "less than 1 s"),

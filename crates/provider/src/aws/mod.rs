@@ -253,7 +253,7 @@ impl AwsProvider {
             Transition::Attach => self.attach(id, place),
             Transition::Detach => {
                 if let Some(name) = volume.attaching_as(&place.instance) {
-                    // It took too long for whoever gives it up. AWS advises against using such a name again.
+                    // Whoever asks has waited in vain: an attachment under the same name may hang as well.
                     self.names.is_bad(name);
                 }
                 // Never by force, which leaves the guest's kernel with a disk that it writes to.

@@ -390,14 +390,14 @@ mod tests {
         let old = tagged("vol-00000001", "available", "2026-01-01T00:00:00Z", "");
         let new = tagged("vol-00000002", "available", "2026-01-02T00:00:00Z", "");
         let used = tagged("vol-00000003", "available", "2026-01-03T00:00:00Z", &dirty);
-        let going = tagged("vol-00000004", "deleting", "2025-01-01T00:00:00Z", "");
+        let leaving = tagged("vol-00000004", "deleting", "2025-01-01T00:00:00Z", "");
         let tags = Tags::from([("k".to_owned(), "v".to_owned())]);
         let id = |volumes: &[&Volume], tags: &Tags| {
             made_by("t", tags, volumes.iter().map(|volume| (*volume).clone()).collect()).map(|volume| volume.id)
         };
-        assert_eq!(id(&[&new, &going, &old], &tags).as_deref(), Some("vol-00000001"));
+        assert_eq!(id(&[&new, &leaving, &old], &tags).as_deref(), Some("vol-00000001"));
         assert_eq!(id(&[&old, &used], &tags).as_deref(), Some("vol-00000003"));
-        assert_eq!(id(&[&going], &tags), None);
+        assert_eq!(id(&[&leaving], &tags), None);
         assert_eq!(id(&[&old], &Tags::from([("k".to_owned(), "w".to_owned())])), None, "it is another's");
     }
 }

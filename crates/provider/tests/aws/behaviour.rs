@@ -1,4 +1,4 @@
-//! What the client does with EC2's habits.
+//! How the client deals with what is peculiar to EC2.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
