@@ -6,9 +6,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use surgetank_model::catalog::Catalog;
 use surgetank_model::units::{MIB, Span};
-use surgetank_model::{Bandwidth, Iops};
+use surgetank_model::volume_type::{Performance, Provision, SizeLimits};
+use surgetank_model::{Catalog, Limits, VolumeType};
 
 use super::credentials::Source;
 use super::{AwsProvider, is_instance, is_region};
@@ -18,13 +18,6 @@ use crate::{Provider, ProviderError};
 
 /// The provider's name in the catalog of volume types.
 const NAME: &str = "aws";
-/// What a volume of a type of which no bandwidth is bought moves, where that is known whatever its size.
-const BANDWIDTHS: &[(&str, Bandwidth)] = &[("gp3", Bandwidth::from_mib_s(125))];
-/// The types of which IOPS are bought, and whether they must be.
-const WITH_IOPS: &[(&str, bool)] = &[("gp3", false), ("io1", true), ("io2", true)];
-/// The types of which a bandwidth is bought.
-const WITH_BANDWIDTH: &[&str] = &["gp3"];
-
 /// The configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -50,7 +43,7 @@ pub struct AwsConfig {
     /// The metadata service, on this machine's link.
     pub metadata_url: String,
     /// What is bought with volumes, by type.
-    pub types: BTreeMap<String, Bought>,
+    pub types: BTreeMap<String, Provision>,
     /// Whether volumes are encrypted; `false`: as the account's default says.
     pub encrypted: bool,
     /// Grows volumes in place, which needs more rights, and can be done a few times a day.
@@ -64,18 +57,6 @@ pub struct AwsConfig {
     pub reads_per_s: u32,
     /// How many that change something.
     pub writes_per_s: u32,
-}
-
-/// What is bought with each volume of a type.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Bought {
-    /// I/O operations.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub iops: Option<Iops>,
-    /// Bandwidth, in whole MiB/s.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bandwidth: Option<Bandwidth>,
 }
 
 impl Default for AwsConfig {
@@ -114,28 +95,25 @@ impl AwsConfig {
     ///
     /// # Errors
     /// `Invalid`: there is no such type, or IOPS must be bought.
-    pub(super) fn bought(&self, volume_type: &str) -> Result<Bought, ProviderError> {
-        known(volume_type).map_err(ProviderError::Invalid)?;
-        let bought = self.types.get(volume_type).cloned().unwrap_or_default();
-        if bought.iops.is_none() && WITH_IOPS.contains(&(volume_type, true)) {
-            return Err(ProviderError::Invalid(format!(
-                "EC2 sells {volume_type} with IOPS alone: write how many, as in [provider.aws.types.{volume_type}] iops = \"10000 IOPS\""
-            )));
+    pub(super) fn bought(&self, volume_type: &str) -> Result<Provision, ProviderError> {
+        let known = known(volume_type).map_err(ProviderError::Invalid)?;
+        let bought = self.types.get(volume_type).copied().unwrap_or_default();
+        match &known.performance {
+            Performance::Provisioned { iops, .. } if iops.included.is_none() && bought.iops.is_none() => {
+                Err(ProviderError::Invalid(format!(
+                    "EC2 sells {volume_type} with IOPS alone: write how many, as in [provider.aws.types.{volume_type}] iops = \"10000 IOPS\""
+                )))
+            }
+            _ => Ok(bought),
         }
-        Ok(bought)
     }
 
     fn check_types(&self) -> Result<(), String> {
         for (name, bought) in &self.types {
-            known(name)?;
-            if bought.iops.is_some() && !WITH_IOPS.iter().any(|(there, _)| there == name) {
-                return Err(format!("the type {name} has no iops to buy: take the key out"));
-            }
-            let Some(bandwidth) = bought.bandwidth else { continue };
-            if !WITH_BANDWIDTH.contains(&&**name) {
-                return Err(format!("the type {name} has no bandwidth to buy: take the key out"));
-            }
-            if bandwidth.get() % MIB != 0 {
+            let known = known(name)?;
+            // Whatever a size may have, the largest may.
+            known.check(known.size.max, bought)?;
+            if bought.bandwidth.is_some_and(|bandwidth| bandwidth.get() % MIB != 0) {
                 return Err(format!(
                     "EC2 sells the bandwidth of {name} in whole MiB/s: write one, such as \"500 MiB/s\""
                 ));
@@ -145,13 +123,13 @@ impl AwsConfig {
     }
 }
 
-/// The sizes of a type.
+/// A type of EC2's.
 ///
 /// # Errors
 /// One sentence: there is no such type.
-fn known(name: &str) -> Result<surgetank_model::volume_type::SizeLimits, String> {
+fn known(name: &str) -> Result<&'static VolumeType, String> {
     static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
-    CATALOG.find(NAME, name).map(|known| known.size).ok_or_else(|| {
+    CATALOG.find(NAME, name).ok_or_else(|| {
         let types = CATALOG.iter().filter(|there| there.provider == NAME);
         let names: Vec<&str> = types.map(|there| &*there.name).collect();
         format!("EC2 has no volumes of type {name:?}: write one of {}", names.join(", "))
@@ -200,11 +178,18 @@ impl ProviderConfig for AwsConfig {
     }
 
     fn type_limits(&self, volume_type: &str) -> Result<TypeLimits, ProviderError> {
-        let sizes = known(volume_type).map_err(ProviderError::Invalid)?;
         let bought = self.bought(volume_type)?;
-        let included = BANDWIDTHS.iter().find(|(name, _)| *name == volume_type).map(|(_, bandwidth)| *bandwidth);
-        let bandwidth = bought.bandwidth.or(included);
-        Ok(TypeLimits { sizes: (sizes.min, sizes.max), bandwidth, iops: bought.iops, throttle: false })
+        let known = known(volume_type).map_err(ProviderError::Invalid)?;
+        let SizeLimits { min, max, .. } = known.size;
+        // IOPS need a size.
+        let least = known.smallest(min, |size| known.check(size, &bought).ok().map(|()| size));
+        let limits = match known.performance {
+            Performance::Provisioned { .. } => known.limits_with(max, &bought),
+            // They follow the size.
+            _ => Limits::NONE,
+        };
+        let sizes = (least.unwrap_or(max), max);
+        Ok(TypeLimits { sizes, bandwidth: limits.bandwidth, iops: limits.iops, throttle: false })
     }
 
     /// Opening it asks nobody.
@@ -219,7 +204,7 @@ impl ProviderConfig for AwsConfig {
 
 #[cfg(test)]
 mod tests {
-    use surgetank_model::Bytes;
+    use surgetank_model::{Bandwidth, Bytes, Iops};
 
     use super::*;
 
@@ -238,9 +223,10 @@ mod tests {
         assert_eq!(with("credential_command = [\"/x\"]").source(), Source::Command(vec!["/x".to_owned()]));
         let limits = config.type_limits("gp3").unwrap();
         assert_eq!((limits.bandwidth, limits.iops), (Some(Bandwidth::from_mib_s(1000)), Some(Iops::new(16000))));
-        assert_eq!(limits.sizes, (Bytes::from_gib(1), Bytes::from_gib(64 << 10)));
+        assert_eq!(limits.sizes, (Bytes::from_gib(32), Bytes::from_gib(64 << 10)), "500 IOPS a GiB");
         let limits = with("").type_limits("gp3").unwrap();
-        assert_eq!((limits.bandwidth, limits.iops), (Some(Bandwidth::from_mib_s(125)), None));
+        assert_eq!((limits.bandwidth, limits.iops), (Some(Bandwidth::from_mib_s(125)), Some(Iops::new(3000))));
+        assert_eq!(limits.sizes.0, Bytes::from_gib(1));
         assert_eq!(with("").type_limits("gp2").unwrap().bandwidth, None, "it follows the size");
         for (text, why) in [
             ("region = \"North\"", "eu-north-1"),
@@ -254,8 +240,9 @@ mod tests {
             ("writes_per_s = 0", "writes_per_s is 0"),
             ("timeout = \"10 ms\"", "less than 1 s"),
             ("[types.fast]", "write one of gp2, gp3"),
-            ("[types.gp2]\niops = \"3000 IOPS\"", "no iops to buy"),
-            ("[types.io2]\nbandwidth = \"500 MiB/s\"", "no bandwidth to buy"),
+            ("[types.gp2]\niops = \"3000 IOPS\"", "leave them out"),
+            ("[types.io2]\nbandwidth = \"500 MiB/s\"", "does not sell bandwidth"),
+            ("[types.gp3]\nbandwidth = \"1000 MiB/s\"", "with 3000 IOPS cannot have"),
             ("[types.gp3]\nbandwidth = \"500 KiB/s\"", "in whole MiB/s"),
         ] {
             let error = with(text).check().unwrap_err();

@@ -143,7 +143,8 @@ impl Ec2 {
         let (form, host) = (query.form(), endpoint.host());
         let unix_s = self.clock.now_ms() / 1000;
         let signed = sign(&Request { host: &host, region: &endpoint.region, body: &form, unix_s }, credentials);
-        let mut headers = vec![("x-amz-date", &*signed.date), ("authorization", &*signed.authorization)];
+        let mut headers =
+            vec![("host", &*host), ("x-amz-date", &*signed.date), ("authorization", &*signed.authorization)];
         headers.extend(credentials.token.as_ref().map(|token| ("x-amz-security-token", token.reveal())));
         let url = format!("{}/", endpoint.url);
         let answer = self.client.exchange(&Text {

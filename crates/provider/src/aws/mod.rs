@@ -22,7 +22,7 @@ use surgetank_model::Bytes;
 use surgetank_model::time::Instant;
 use surgetank_model::units::MIB;
 
-pub use config::{AwsConfig, Bought};
+pub use config::AwsConfig;
 
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::Hidden;
@@ -263,6 +263,23 @@ impl AwsProvider {
         }
     }
 
+    /// What a change is that a volume's state did not allow, although it was found in one that does: somebody may have carried it out
+    /// since, such as a call of ours whose answer was lost.
+    fn after_conflict(
+        &self,
+        id: &VolumeId,
+        transition: Transition,
+        place: &Place,
+        reason: String,
+    ) -> Result<Change, ProviderError> {
+        let Some(volume) = self.find(id)? else { return transition.decide(id, None) };
+        let state = volume.state();
+        match transition.decide(id, Some(state)) {
+            Ok(Change::Identity) if volume.elsewhere(&place.instance).is_none() => Ok(Change::Identity),
+            _ => Err(ProviderError::Conflict { id: id.clone(), state, reason }),
+        }
+    }
+
     /// The size to which a volume is growing, if it is.
     fn growing_to(&self, id: &VolumeId) -> Result<Option<Bytes>, ProviderError> {
         let query = Query::new("DescribeVolumesModifications").with("VolumeId.1", &id.0);
@@ -347,6 +364,7 @@ impl Provider for AwsProvider {
             }
             Err(failure) => match failure.of_volume(id, state) {
                 ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
+                ProviderError::Conflict { reason, .. } => self.after_conflict(id, transition, &place, reason),
                 error => Err(error),
             },
         }

@@ -27,6 +27,8 @@ pub struct Settings {
     pub blind: Duration,
     /// By how much listings by filter lag behind.
     pub listing_lag: Duration,
+    /// By how much the states that are described lag behind.
+    pub state_lag: Duration,
     /// How many volumes the account may have.
     pub volumes_max: usize,
     /// How many volumes a machine may have beside its own.
@@ -45,6 +47,7 @@ impl Default for Settings {
             grow: Duration::from_secs(3),
             blind: Duration::ZERO,
             listing_lag: Duration::ZERO,
+            state_lag: Duration::ZERO,
             volumes_max: 1000,
             attachments_max: 27,
             page: 1000,
@@ -67,10 +70,12 @@ pub struct Volume {
     pub throughput: Option<u64>,
     fails: bool,
     ready_ms: u64,
-    deleted_ms: Option<u64>,
+    /// When its deletion was asked for, and when it is gone.
+    deleted_ms: Option<(u64, u64)>,
     /// The tags before the last change of them, and when that was.
     former: Option<(Tags, u64)>,
-    attachment: Option<Attachment>,
+    /// The last one is the present one.
+    attachments: Vec<Attachment>,
     growths: Vec<Growth>,
 }
 
@@ -82,7 +87,8 @@ pub struct Attachment {
     pub since_ms: u64,
     /// When it is attached; `None`: never.
     attached_ms: Option<u64>,
-    detached_ms: Option<u64>,
+    /// When the detach was asked for, and when it is carried out.
+    detached_ms: Option<(u64, u64)>,
 }
 
 /// A change of the size.
@@ -153,17 +159,17 @@ pub struct Cloud {
 
 impl Volume {
     fn attachment_at(&self, now_ms: u64) -> Option<(&Attachment, Progress)> {
-        let at = self.attachment.as_ref()?;
+        let at = self.attachments.iter().rev().find(|at| at.since_ms <= now_ms)?;
         match (at.detached_ms, at.attached_ms) {
-            (Some(until_ms), _) if until_ms <= now_ms => None,
-            (Some(_), _) => Some((at, Progress::Detaching)),
-            (None, Some(since_ms)) if since_ms <= now_ms => Some((at, Progress::Attached)),
-            (None, _) => Some((at, Progress::Attaching)),
+            (Some((_, done_ms)), _) if done_ms <= now_ms => None,
+            (Some((asked_ms, _)), _) if asked_ms <= now_ms => Some((at, Progress::Detaching)),
+            (_, Some(since_ms)) if since_ms <= now_ms => Some((at, Progress::Attached)),
+            _ => Some((at, Progress::Attaching)),
         }
     }
 
     fn state_at(&self, now_ms: u64) -> State {
-        if self.deleted_ms.is_some() {
+        if self.deleted_ms.is_some_and(|(asked_ms, _)| asked_ms <= now_ms) {
             State::Deleting
         } else if now_ms < self.ready_ms {
             State::Creating
@@ -194,10 +200,15 @@ impl Cloud {
         self.clock.now_ms()
     }
 
-    fn seen(&self, volume: &Volume) -> Seen {
-        let now_ms = self.now_ms();
-        let attachment = volume.attachment_at(now_ms).map(|(at, state)| (at.clone(), state));
-        Seen { volume: volume.clone(), state: volume.state_at(now_ms), attachment }
+    /// A volume as it was at some time.
+    fn seen(volume: &Volume, at_ms: u64) -> Seen {
+        let attachment = volume.attachment_at(at_ms).map(|(at, state)| (at.clone(), state));
+        Seen { volume: volume.clone(), state: volume.state_at(at_ms), attachment }
+    }
+
+    /// From when described states are.
+    fn described_ms(&self) -> u64 {
+        self.now_ms().saturating_sub(whole_ms(self.settings.state_lag))
     }
 
     /// Forgets what is gone, and makes volumes as large as they have become.
@@ -205,7 +216,7 @@ impl Cloud {
         let now_ms = self.now_ms();
         // As long as listings may show them.
         let gone_ms = now_ms.saturating_sub(whole_ms(self.settings.listing_lag));
-        self.volumes.retain(|_, volume| volume.deleted_ms.is_none_or(|at_ms| gone_ms < at_ms));
+        self.volumes.retain(|_, volume| volume.deleted_ms.is_none_or(|(_, at_ms)| gone_ms < at_ms));
         for volume in self.volumes.values_mut() {
             let done = volume.growths.iter().filter(|growth| growth.done_ms <= now_ms);
             volume.gib = done.map(|growth| growth.gib).fold(volume.gib, u64::max);
@@ -216,7 +227,8 @@ impl Cloud {
     fn there(&mut self, id: &str) -> Result<&mut Volume, Refusal> {
         self.settle();
         let now_ms = self.now_ms();
-        let volume = self.volumes.get_mut(id).filter(|volume| volume.deleted_ms.is_none_or(|at_ms| now_ms < at_ms));
+        let volume =
+            self.volumes.get_mut(id).filter(|volume| volume.deleted_ms.is_none_or(|(_, at_ms)| now_ms < at_ms));
         volume.ok_or(Refusal::NoVolume)
     }
 
@@ -227,23 +239,24 @@ impl Cloud {
         if now_ms < volume.created_ms + blind_ms {
             return Err(Refusal::NoVolume);
         }
-        Ok(self.seen(&volume))
+        Ok(Self::seen(&volume, self.described_ms()))
     }
 
-    /// A volume as whoever made it is told.
+    /// A volume as whoever changes it is told.
     pub fn made(&mut self, id: &str) -> Result<Seen, Refusal> {
-        let volume = self.there(id)?.clone();
-        Ok(self.seen(&volume))
+        let now_ms = self.now_ms();
+        Ok(Self::seen(self.there(id)?, now_ms))
     }
 
     /// All volumes, as listings show them.
     pub fn list(&mut self) -> Vec<Seen> {
         self.settle();
         let then_ms = self.now_ms().saturating_sub(whole_ms(self.settings.listing_lag));
+        let described_ms = self.described_ms();
         let shown = self.volumes.values().filter(|volume| volume.created_ms <= then_ms);
         shown
             .map(|volume| {
-                let mut seen = self.seen(volume);
+                let mut seen = Self::seen(volume, described_ms);
                 if let Some((former, changed_ms)) = &volume.former
                     && then_ms < *changed_ms
                 {
@@ -282,10 +295,10 @@ impl Cloud {
             ready_ms: now_ms + whole_ms(self.settings.create),
             deleted_ms: None,
             former: None,
-            attachment: None,
+            attachments: Vec::new(),
             growths: Vec::new(),
         };
-        let seen = self.seen(&volume);
+        let seen = Self::seen(&volume, now_ms);
         self.volumes.insert(id, volume);
         Ok(seen)
     }
@@ -313,7 +326,7 @@ impl Cloud {
         let attached_ms = (!self.hung.contains(device)).then(|| now_ms + whole_ms(self.settings.attach));
         let attachment =
             Attachment { machine, device: device.to_owned(), since_ms: now_ms, attached_ms, detached_ms: None };
-        self.there(id)?.attachment = Some(attachment);
+        self.there(id)?.attachments.push(attachment);
         self.made(id)
     }
 
@@ -321,7 +334,7 @@ impl Cloud {
     pub fn attach_elsewhere(&mut self, id: &str, machine: &str) {
         let since_ms = self.now_ms();
         let Ok(volume) = self.there(id) else { return };
-        volume.attachment = Some(Attachment {
+        volume.attachments.push(Attachment {
             machine: machine.to_owned(),
             device: "/dev/sdf".to_owned(),
             since_ms,
@@ -333,11 +346,11 @@ impl Cloud {
     pub fn detach(&mut self, id: &str) -> Result<Seen, Refusal> {
         let (now_ms, takes_ms) = (self.now_ms(), whole_ms(self.settings.detach));
         let volume = self.there(id)?;
-        if volume.attachment_at(now_ms).is_none() {
+        if !matches!(volume.attachment_at(now_ms), Some((_, Progress::Attaching | Progress::Attached))) {
             return Err(Refusal::State);
         }
-        if let Some(attachment) = &mut volume.attachment {
-            attachment.detached_ms.get_or_insert(now_ms + takes_ms);
+        if let Some(attachment) = volume.attachments.last_mut() {
+            attachment.detached_ms = Some((now_ms, now_ms + takes_ms));
         }
         self.made(id)
     }
@@ -346,7 +359,7 @@ impl Cloud {
         let (now_ms, takes_ms) = (self.now_ms(), whole_ms(self.settings.delete));
         let volume = self.there(id)?;
         match volume.state_at(now_ms) {
-            State::Available | State::Failed => volume.deleted_ms = Some(now_ms + takes_ms),
+            State::Available | State::Failed => volume.deleted_ms = Some((now_ms, now_ms + takes_ms)),
             State::Deleting => {}
             State::InUse => return Err(Refusal::InUse),
             State::Creating => return Err(Refusal::State),

@@ -13,6 +13,8 @@ pub enum Fault {
     AnswerLost,
     /// Nobody learns, and it is carried out after the next one like it.
     RequestLate,
+    /// It arrives twice, and the second answer is told.
+    Twice,
     /// The cloud refuses it, as there were too many.
     Throttled,
     /// The cloud has an error of its own, and has not carried it out.
@@ -35,10 +37,11 @@ pub enum Fault {
 
 impl Fault {
     /// Those that are met by chance.
-    pub const BY_CHANCE: [Self; 10] = [
+    pub const BY_CHANCE: [Self; 11] = [
         Self::RequestLost,
         Self::AnswerLost,
         Self::RequestLate,
+        Self::Twice,
         Self::Throttled,
         Self::Unavailable,
         Self::BadGateway,

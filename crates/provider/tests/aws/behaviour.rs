@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use surgetank_model::volume_type::Provision;
 use surgetank_model::{Bandwidth, Bytes, Iops};
-use surgetank_provider::aws::Bought;
 use surgetank_provider::fakes::{FakeEc2, Fault, Sent, Settings};
 use surgetank_provider::{
     AwsConfig, Change, CreateVolume, DiskIdentity, Provider, ProviderError, Tags, VolumeId, VolumeState, tag,
@@ -126,7 +126,7 @@ fn parameter<'a>(sent: &'a [Sent], action: &str, name: &str) -> Vec<&'a str> {
 #[test]
 fn volumes_are_made_in_one_call_with_all_their_tags_and_with_what_is_bought() {
     let account = Account::new(Settings::default());
-    let bought = Bought { iops: Some(Iops::new(4000)), bandwidth: Some(Bandwidth::from_mib_s(500)) };
+    let bought = Provision { iops: Some(Iops::new(4000)), bandwidth: Some(Bandwidth::from_mib_s(500)) };
     let config = AwsConfig { types: [(TYPE.to_owned(), bought)].into(), ..account.config() };
     let provider = account.open_as(config);
     let wanted = request("a");
@@ -201,6 +201,45 @@ fn device_names_that_something_else_has_are_passed_over() {
         answer => panic!("{answer:?}"),
     }
     assert_eq!(other.attach(&id), Ok(Change::Changed), "it goes on where it was");
+    account.reaches(&other, &id, VolumeState::Attached);
+}
+
+#[test]
+fn a_call_that_arrives_twice_is_carried_out_once() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let twice = |action| account.fake.faults(|faults| faults.scripted.push_back((action, Fault::Twice)));
+    twice("CreateVolume");
+    let id = account.made(&provider, "a");
+    assert_eq!(account.fake.volumes(), 1);
+    twice("AttachVolume");
+    assert!(provider.attach(&id).is_ok(), "the second is refused, as it is attaching");
+    account.reaches(&provider, &id, VolumeState::Attached);
+    twice("CreateTags");
+    assert_eq!(provider.set_tag(&id, "k", Some("v")), Ok(Change::Changed));
+    twice("DeleteTags");
+    assert_eq!(provider.set_tag(&id, "k", None), Ok(Change::Changed));
+    twice("ModifyVolume");
+    assert!(provider.grow(&id, Bytes::from_gib(20)).is_ok());
+    twice("DetachVolume");
+    assert!(provider.detach(&id).is_ok());
+    account.reaches(&provider, &id, VolumeState::Available);
+    twice("DeleteVolume");
+    assert!(provider.delete(&id).is_ok());
+    assert_eq!(account.fake.volumes(), 0);
+}
+
+#[test]
+fn states_that_lag_behind_are_refused_and_not_acted_upon_twice() {
+    let account = Account::new(Settings { state_lag: Duration::from_secs(2), ..Settings::default() });
+    let (one, other) = (account.open(), account.open());
+    let id = account.made(&one, "a");
+    assert_eq!(one.attach(&id), Ok(Change::Changed));
+    assert_eq!(one.describe(&id).unwrap().state, VolumeState::Attaching, "it knows what it has asked for");
+    // Whoever has not asked is told that it is available, and then that it is in use.
+    assert!(matches!(other.attach(&id), Err(ProviderError::Conflict { .. })));
+    account.pass(Duration::from_secs(3));
+    assert_eq!(other.attach(&id), Ok(Change::Identity));
     account.reaches(&other, &id, VolumeState::Attached);
 }
 

@@ -125,5 +125,6 @@ fn life_cycles_amid_faults_end_with_nothing_rented() {
 #[test]
 fn life_cycles_amid_faults_and_lag_end_with_nothing_rented() {
     let lag = Duration::from_secs(3);
-    lives(Settings { blind: lag, listing_lag: lag, page: 5, ..Settings::default() }, 10);
+    let states = Duration::from_secs(2);
+    lives(Settings { blind: lag, listing_lag: lag, state_lag: states, page: 5, ..Settings::default() }, 10);
 }

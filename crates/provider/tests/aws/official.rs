@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use surgetank_provider::aws::Bought;
+use surgetank_model::volume_type::Provision;
+use surgetank_model::{Bandwidth, Iops};
 use surgetank_provider::fakes::ec2::{INSTANCE, REGION, ZONE};
 use surgetank_provider::fakes::{FakeEc2, Sent, Settings};
 use surgetank_provider::{AwsConfig, Provider, SystemClock, VolumeState, contract, tag};
@@ -72,9 +73,9 @@ fn the_fake_answers_awss_own_client_as_its_model_has_it() {
 pub fn sent() -> Vec<Sent> {
     let account = Account::new(Settings { page: 5, ..Settings::default() });
     contract::run(&account);
-    let bought = |iops: u64, mib_s: Option<u64>| Bought {
-        iops: Some(surgetank_model::Iops::new(iops)),
-        bandwidth: mib_s.map(surgetank_model::Bandwidth::from_mib_s),
+    let bought = |iops: u64, mib_s: Option<u64>| Provision {
+        iops: Some(Iops::new(iops)),
+        bandwidth: mib_s.map(Bandwidth::from_mib_s),
     };
     let config = AwsConfig {
         types: [(TYPE.to_owned(), bought(4000, Some(500))), ("io2".to_owned(), bought(5000, None))].into(),

@@ -276,6 +276,9 @@ impl State {
                 }
                 return Outcome::Nothing;
             }
+            Some(Fault::Twice) => {
+                let _ = self.permit(request, &sent).and_then(|()| self.act(&sent));
+            }
             Some(Fault::LoginPage) => return Outcome::Answer(self.reply(200, "text/html", page)),
             Some(Fault::Nonsense) => return Outcome::Answer(self.reply(200, "text/plain", "\u{1b}[2J nonsense")),
             Some(Fault::Throttled) => {
