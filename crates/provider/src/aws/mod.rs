@@ -233,7 +233,7 @@ impl AwsProvider {
                 .with("Device", &name);
             match self.change(&query) {
                 Err(Failure::Refused(refusal)) if refusal.is_of_device_name() => {
-                    self.names.is_bad(&name);
+                    self.names.avoid(&name);
                     refused = Some(refusal.said);
                 }
                 answer => return answer,
@@ -254,7 +254,7 @@ impl AwsProvider {
             Transition::Detach => {
                 if let Some(name) = volume.attaching_as(&place.instance) {
                     // Whoever asks has waited in vain: an attachment under the same name may hang as well.
-                    self.names.is_bad(name);
+                    self.names.avoid(name);
                 }
                 // Never by force, which leaves the guest's kernel with a disk that it writes to.
                 self.change(&Query::new("DetachVolume").with("VolumeId", &id.0).with("InstanceId", &place.instance))

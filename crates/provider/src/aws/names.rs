@@ -40,8 +40,8 @@ impl Names {
         }
     }
 
-    /// An attachment under this name has hung, or something else has the name.
-    pub fn is_bad(&self, name: &str) {
+    /// Leaves a name out from now on: an attachment under it has hung, or something else has it.
+    pub fn avoid(&self, name: &str) {
         let mut walk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Other names are not ours to avoid.
         if (0..COUNT).any(|number| self::name(number) == name) {
@@ -58,14 +58,14 @@ mod tests {
     fn names_are_walked_and_bad_ones_are_left_out_until_all_are() {
         let names = Names::default();
         assert_eq!((names.next(), names.next()), ("/dev/xvdba".to_owned(), "/dev/xvdbb".to_owned()));
-        names.is_bad("/dev/xvdbc");
-        names.is_bad("/dev/sda1");
+        names.avoid("/dev/xvdbc");
+        names.avoid("/dev/sda1");
         assert_eq!(names.next(), "/dev/xvdbd");
         let rest: Vec<String> = (0..COUNT - 4).map(|_| names.next()).collect();
         assert_eq!(rest.last().unwrap(), "/dev/xvdcz");
         assert_eq!(names.next(), "/dev/xvdba", "and so on");
         for number in 0..COUNT {
-            names.is_bad(&name(number));
+            names.avoid(&name(number));
         }
         assert_eq!(names.next(), "/dev/xvdbb");
     }
