@@ -243,7 +243,7 @@ mod tests {
             ("[types.gp2]\niops = \"3000 IOPS\"", "leave them out"),
             ("[types.io2]\nbandwidth = \"500 MiB/s\"", "does not sell bandwidth"),
             ("[types.gp3]\nbandwidth = \"1000 MiB/s\"", "with 3000 IOPS cannot have"),
-            ("[types.gp3]\nbandwidth = \"500 KiB/s\"", "in whole MiB/s"),
+            ("[types.gp3]\nbandwidth = \"204900 KiB/s\"", "in whole MiB/s"),
         ] {
             let error = with(text).check().unwrap_err();
             assert!(error.contains(why), "{error}");
