@@ -62,10 +62,22 @@ impl Credentials {
     }
 }
 
-/// A time in UTC, in milliseconds since 1970-01-01. Other zones' times are none.
+/// A time of ISO 8601 with its zone (`…Z`, `…+00:00`), in milliseconds since 1970-01-01 UTC. AWS's own client writes both.
 fn end_ms(text: &str) -> Option<u64> {
-    text.ends_with('Z').then_some(())?;
-    let seconds = moment(text)?.assume_utc().unix_timestamp();
+    const SECONDS: usize = "2026-11-28T07:35:25".len();
+    let zone = text.get(SECONDS..)?;
+    let zone = zone.strip_prefix('.').map_or(zone, |rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
+    let offset_s = match zone {
+        "Z" => 0,
+        zone => {
+            let sign = if zone.starts_with('-') { -1 } else { i64::from(zone.starts_with('+')) };
+            let (hours, minutes) = zone.get(1..)?.split_once(':')?;
+            let two =
+                |text: &str| text.parse::<i64>().ok().filter(|number| text.len() == 2 && (0..60).contains(number));
+            (sign != 0).then_some(sign * (two(hours)? * 3600 + two(minutes)? * 60))?
+        }
+    };
+    let seconds = moment(text)?.assume_utc().unix_timestamp() - offset_s;
     u64::try_from(seconds).ok()?.checked_mul(1000)
 }
 
@@ -203,6 +215,23 @@ aws_access_key_id = AKIDHALF
     }
 
     #[test]
+    fn ends_are_told_in_any_zone() {
+        let end = end_ms("2026-11-28T07:35:25Z");
+        assert!(end.is_some());
+        for same in [
+            "2026-11-28T07:35:25+00:00",
+            "2026-11-28T07:35:25.123456Z",
+            "2026-11-28T09:05:25.5+01:30",
+            "2026-11-28T04:35:25-03:00",
+        ] {
+            assert_eq!(end_ms(same), end, "{same}");
+        }
+        for odd in ["2026-11-28T07:35:25", "2026-11-28T07:35:25 00:00", "2026-11-28T07:35:25+99:00", "soon", ""] {
+            assert_eq!(end_ms(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
     fn static_keys_of_a_shared_file() {
         let found = file("default").unwrap();
         assert_eq!((&*found.id, found.secret.reveal(), &found.token), ("AKIDDEFAULT", "sword/fish+==", &None));
@@ -235,7 +264,7 @@ aws_access_key_id = AKIDHALF
             ("{\"AccessKeyId\": \"A/B\", \"SecretAccessKey\": \"swordfish\"}", "signs that are none"),
             ("{\"AccessKeyId\": \"A\", \"SecretAccessKey\": \"swordfish\", \"Expiration\": \"soon\"}", "is no time"),
             (
-                "{\"AccessKeyId\": \"A\", \"SecretAccessKey\": \"swordfish\", \"Expiration\": \"2026-11-28T01:00:00+02:00\"}",
+                "{\"AccessKeyId\": \"A\", \"SecretAccessKey\": \"swordfish\", \"Expiration\": \"2026-11-28T01:00:00+0200\"}",
                 "is no time",
             ),
         ] {

@@ -10,6 +10,11 @@ const NO_VOLUME: &str = "InvalidVolume.NotFound";
 /// A clock that differs by more than this is the reason for a refused signature; AWS tolerates 5 min.
 const SKEW_MAX_S: u64 = 240;
 
+/// What is said of the key that volumes are encrypted with.
+const KEY_CODES: [&str; 3] = ["CustomerKeyHasBeenRevoked", "InvalidKmsKey", "KMS"];
+const KEY_RIGHTS: &str = "let the daemon's role use the key that EBS encrypts with here, as packaging/aws/key-policy.json does, or set encrypted = false in \
+                          [provider.aws]";
+
 impl Refusal {
     /// Whether it is the code.
     #[must_use]
@@ -87,12 +92,27 @@ pub fn error(refusal: &Refusal) -> ProviderError {
         | "Throttling"
         | "ThrottlingException"
         | "RequestThrottled"
+        | "RequestThrottledException"
+        | "SlowDown"
+        | "TooManyRequestsException"
+        | "BandwidthLimitExceeded"
         | "EC2ThrottledException" => ProviderError::Throttled { after: refusal.after, text },
         "InsufficientVolumeCapacity" | "InsufficientCapacity" => ProviderError::Capacity(text),
         "AttachmentLimitExceeded" => ProviderError::AttachLimit(text),
-        "UnauthorizedOperation" => ProviderError::Invalid(format!(
-            "EC2 refuses {action} ({code}): allow ec2:{action} to the daemon's role, as packaging/aws/policy.json does ({said})"
-        )),
+        "UnauthorizedOperation" => {
+            // What follows is for AWS's own service alone, and too long to be told whole.
+            let said = said.split("Encoded authorization failure message").next().unwrap_or_default().trim_end();
+            ProviderError::Invalid(format!(
+                "EC2 refuses {action} ({code}): allow ec2:{action} to the daemon's role, as packaging/aws/policy.json does ({said})"
+            ))
+        }
+        // EC2 makes an encrypted volume, finds that it may not use the key, and takes the volume back without a word.
+        "IdempotentParameterMismatch" if said.contains("already deleted") => {
+            ProviderError::Transient(format!("{text} (EC2 has taken the volume back: {KEY_RIGHTS})"))
+        }
+        _ if KEY_CODES.iter().any(|key| code.starts_with(key)) => {
+            ProviderError::Invalid(format!("{text} ({KEY_RIGHTS})"))
+        }
         "IdempotentParameterMismatch" => {
             ProviderError::Invalid(format!("{text} (the token has made another volume: draw a fresh token)"))
         }
@@ -193,6 +213,8 @@ mod tests {
             (401, "AuthFailure", "invalid"),
             (400, "RequestExpired", "invalid"),
             (400, "IdempotentParameterMismatch", "invalid"),
+            (400, "CustomerKeyHasBeenRevoked", "invalid"),
+            (400, "SlowDown", "throttled"),
             (400, "InvalidInstanceID.NotFound", "transient"),
             (400, "InvalidVolume.ZoneMismatch", "invalid"),
             (400, "InvalidParameterValue", "invalid"),
@@ -209,6 +231,13 @@ mod tests {
         }
         let denied = error(&refusal(403, "UnauthorizedOperation", "You are not authorized.")).to_string();
         assert!(denied.contains("allow ec2:AttachVolume"), "{denied}");
+        let denied =
+            error(&refusal(403, "UnauthorizedOperation", "You may not. Encoded authorization failure message: kZdy9"));
+        assert!(denied.to_string().ends_with("(You may not.)"), "{denied}");
+        let gone = "The client token you have provided is associated with a resource that is already deleted.";
+        assert!(
+            matches!(error(&refusal(400, "IdempotentParameterMismatch", gone)), Transient(text) if text.contains("key-policy"))
+        );
         let skewed = |ahead_s| error(&Refusal { ahead_s, ..refusal(401, "AuthFailure", "words") });
         match skewed(Some(-900)) {
             Transient(text) => assert!(text.contains("clock is 900 s behind AWS's"), "{text}"),

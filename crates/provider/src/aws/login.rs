@@ -100,6 +100,27 @@ impl Login {
         if let Some(session) = state.session.as_ref().filter(counts) {
             return Ok(Arc::clone(session));
         }
+        let former = state.session.clone();
+        match (self.renewed(&mut state, now_ms), former) {
+            // What has been read so early counts for some minutes yet.
+            (Err(error), Some(former))
+                if refused.is_none() && former.credentials.ends_ms.is_some_and(|at_ms| now_ms < at_ms) =>
+            {
+                tracing::warn!("credentials of AWS that end soon cannot be renewed yet: {error}");
+                let session = Session {
+                    credentials: former.credentials.clone(),
+                    place: former.place.clone(),
+                    renew_at_ms: Some(now_ms + whole_ms(LEAST)),
+                };
+                let session = Arc::new(session);
+                state.session = Some(Arc::clone(&session));
+                Ok(session)
+            }
+            (renewed, _) => renewed,
+        }
+    }
+
+    fn renewed(&self, state: &mut State, now_ms: u64) -> Result<Arc<Session>, ProviderError> {
         let identity = match (&state.identity, &self.written) {
             (Some(identity), _) => identity.clone(),
             (None, Written { region: Some(region), instance: Some(instance), .. }) => {

@@ -210,9 +210,9 @@ impl AwsProvider {
     }
 
     /// The call that asks for a volume.
-    fn wanted(&self, request: &CreateVolume, zone: &str) -> Result<Query, ProviderError> {
+    fn wanted(&self, request: &CreateVolume, zone: &str, host: &str) -> Result<Query, ProviderError> {
         let bought = self.config.bought(&request.volume_type)?;
-        let mut query = volume::wanted(request, zone)?;
+        let mut query = volume::wanted(request, zone, host)?;
         if let Some(iops) = bought.iops {
             query = query.with("Iops", iops.get());
         }
@@ -312,10 +312,10 @@ impl Provider for AwsProvider {
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         // What EC2 never has is refused without asking.
-        self.wanted(request, "")?;
+        self.wanted(request, "", "")?;
         self.turn(Verb::Create)?;
         let place = self.place()?;
-        let query = self.wanted(request, &place.zone)?;
+        let query = self.wanted(request, &place.zone, &place.instance)?;
         if let Some(volume) = self.made(request)? {
             return Ok((volume.describe(&place.instance), Change::Identity));
         }
@@ -423,7 +423,9 @@ impl Provider for AwsProvider {
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
         self.turn(Verb::SetTag)?;
         let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
-        if volume.tags.get(key).map(String::as_str) == value {
+        let is_so = volume.tags.get(key).map(String::as_str) == value;
+        // A tag that a look does not show may be there all the same, since looks lag: one that names data must not stay.
+        if is_so && value.is_some() {
             return Ok(Change::Identity);
         }
         self.looks.forget(id);
@@ -435,6 +437,6 @@ impl Provider for AwsProvider {
             None => Query::new("DeleteTags").with("ResourceId.1", &id.0).with("Tag.1.Key", key),
         };
         self.change(&query).map_err(|failure| failure.of_volume(id, volume.state()))?;
-        Ok(Change::Changed)
+        Ok(if is_so { Change::Identity } else { Change::Changed })
     }
 }

@@ -13,6 +13,8 @@ use crate::{CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, 
 
 /// Marks every volume of ours, for policies that allow a role to touch no others. No caller sees it.
 const MANAGED: (&str, &str) = ("surgetank:managed", "true");
+/// The tag with the instance that a volume was made on: whoever cleans an account up sees which volumes have none any more.
+const HOST: &str = "surgetank:host";
 /// The longest client token of EC2, in characters.
 const TOKEN_MAX: usize = 64;
 /// The longest key or value of a tag, in characters.
@@ -83,13 +85,14 @@ impl Volume {
         let read = |item| Attachment::read(item).ok_or_else(|| of("an attachment in other words"));
         let attachments = items(node, "attachmentSet").map(read).collect::<Result<_, _>>()?;
         let volume_type = text("volumeType").unwrap_or_default();
-        let tags: Option<Tags> = tags(node);
         let is_fit = |text: &str| text.chars().count() <= TEXT_MAX && !text.contains(char::is_control);
-        let tags = tags.filter(|tags| {
-            let is_ours = |key: &String| key.starts_with("surgetank:");
-            // Foreign volumes may be called anything; only ours are told to people.
-            !tags.keys().any(is_ours) || tags.iter().all(|(key, value)| is_fit(key) && is_fit(value))
+        let is_ours = |key: &str| key.starts_with("surgetank:");
+        // People may give a volume any tags, also one of ours: they are left out if they are not fit to be told.
+        let tags = tags(node).map(|mut tags| {
+            tags.retain(|key, value| is_ours(key) || is_fit(key) && is_fit(value));
+            tags
         });
+        let tags = tags.filter(|tags| tags.iter().all(|(key, value)| is_fit(key) && is_fit(value)));
         let Some(tags) = tags.filter(|_| is_fit(&volume_type)) else {
             return Err(of("texts that are too long or have signs that are none"));
         };
@@ -157,7 +160,7 @@ impl Volume {
         // As its NVMe controller shows it.
         let serial = self.id.replacen('-', "", 1);
         let mut tags = self.tags.clone();
-        tags.remove(MANAGED.0);
+        tags.retain(|key, _| key != MANAGED.0 && key != HOST);
         VolumeDescription {
             id: VolumeId(self.id.clone()),
             state,
@@ -245,7 +248,7 @@ pub fn gib(size: Bytes) -> Result<u64, ProviderError> {
 ///
 /// # Errors
 /// `Invalid`: the token, or the size.
-pub fn wanted(request: &CreateVolume, zone: &str) -> Result<Query, ProviderError> {
+pub fn wanted(request: &CreateVolume, zone: &str, host: &str) -> Result<Query, ProviderError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if !(1..=TOKEN_MAX).contains(&request.token.len()) || !request.token.bytes().all(allowed) {
         return Err(ProviderError::Invalid(format!(
@@ -262,6 +265,7 @@ pub fn wanted(request: &CreateVolume, zone: &str) -> Result<Query, ProviderError
     let mut tags = request.tags.clone();
     tags.insert(tag::TOKEN.to_owned(), request.token.clone());
     tags.insert(MANAGED.0.to_owned(), MANAGED.1.to_owned());
+    tags.insert(HOST.to_owned(), host.to_owned());
     for (number, (key, value)) in (1..).zip(&tags) {
         query = query
             .with(format!("TagSpecification.1.Tag.{number}.Key"), key)

@@ -138,13 +138,14 @@ fn volumes_are_made_in_one_call_with_all_their_tags_and_with_what_is_bought() {
         ("10".into(), "4000".into(), "500".into(), "true".into())
     );
     assert_eq!((of("AvailabilityZone"), of("ClientToken")), ("eu-north-1a".into(), wanted.token.clone()));
-    let tags: Vec<(String, String)> = (1..=3)
+    let tags: Vec<(String, String)> = (1..=4)
         .map(|number| {
             (of(&format!("TagSpecification.1.Tag.{number}.Key")), of(&format!("TagSpecification.1.Tag.{number}.Value")))
         })
         .collect();
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    assert_eq!(tags, [pair("surgetank:managed", "true"), pair(tag::OWNER, "a"), pair(tag::TOKEN, &wanted.token)]);
+    let host = pair("surgetank:host", "i-0123456789abcdef0");
+    assert_eq!(tags, [host, pair("surgetank:managed", "true"), pair(tag::OWNER, "a"), pair(tag::TOKEN, &wanted.token)]);
     assert!(sent.iter().all(|sent| sent.action != "CreateTags"), "no volume is without tags for a while");
     let described = account.reaches(&provider, &id, VolumeState::Available);
     assert!(!described.tags.contains_key("surgetank:managed"), "it is no caller's");

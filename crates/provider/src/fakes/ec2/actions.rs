@@ -194,8 +194,11 @@ impl State {
                 let said = "The request uses the same client token as a previous, but non-identical request.";
                 return Err(("IdempotentParameterMismatch", said.to_owned()));
             }
-            let id = id.clone();
-            return Ok(volume(&self.cloud.made(&id).map_err(|refusal| refused(refusal, &id))?));
+            let gone = "The client token you have provided is associated with a resource that is already deleted.";
+            return match self.cloud.made(id) {
+                Ok(seen) => Ok(volume(&seen)),
+                Err(_) => Err(("IdempotentParameterMismatch", gone.to_owned())),
+            };
         }
         let seen = self.cloud.create(wanted).map_err(|refusal| refused(refusal, ""))?;
         self.tokens.insert(token.to_owned(), (sent.parameters.clone(), seen.volume.id.clone(), now_ms));
