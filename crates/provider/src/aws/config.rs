@@ -194,10 +194,10 @@ impl ProviderConfig for AwsConfig {
 
     /// Opening it asks nobody.
     fn would_open(&self) -> Result<(), ProviderError> {
-        self.open().map(drop)
+        self.open(None).map(drop)
     }
 
-    fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
+    fn open(&self, _: Option<&Path>) -> Result<Arc<dyn Provider>, ProviderError> {
         Ok(Arc::new(AwsProvider::open(self.clone())?))
     }
 }

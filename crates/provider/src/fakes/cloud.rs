@@ -267,6 +267,16 @@ impl Cloud {
             .collect()
     }
 
+    /// The volumes that are attached to the machine.
+    pub fn attached(&self) -> BTreeSet<String> {
+        let now_ms = self.now_ms();
+        let is_attached = |volume: &&Volume| {
+            let attachment = volume.attachment_at(now_ms);
+            attachment.is_some_and(|(at, progress)| progress == Progress::Attached && at.machine == self.machine.0)
+        };
+        self.volumes.values().filter(is_attached).map(|volume| volume.id.clone()).collect()
+    }
+
     /// How many volumes count towards the limit.
     pub fn count(&mut self) -> usize {
         self.settle();

@@ -1,9 +1,11 @@
 //! Boosts of a daemon in a guest that rents from a cloud on the host, and whose own QEMU is in the place of the cloud's hypervisor. The
 //! daemon is killed again and again. This very program runs in the guest, at its ignored test.
 //!
+//! - `aws`: a fake of EC2;
 //! - `openstack`: Keystone, Cinder and Nova themselves;
 //! - `plugging`: disks as hypervisors show them.
 
+mod aws;
 mod openstack;
 mod plugging;
 

@@ -1,8 +1,10 @@
 //! Disks that are plugged into a guest's QEMU, as hypervisors of clouds show them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -21,6 +23,8 @@ pub enum Shows<'a> {
     Virtio(&'a str),
     /// A SCSI disk: the guest sees all of the serial.
     Scsi(&'a str),
+    /// An NVMe disk, whose controller shows the serial.
+    Nvme(&'a str),
 }
 
 /// The QEMU of a guest.
@@ -62,6 +66,31 @@ impl GuestsQemu {
         assert!((0..8).any(on), "no port is free for {device}");
     }
 
+    /// Plugs in what a cloud says is attached and unplugs what is not any more, while something else is done.
+    pub fn follow<T>(
+        &self,
+        attached: impl Fn() -> BTreeSet<String> + Sync,
+        plug: impl Fn(&str) + Sync,
+        done: impl FnOnce() -> T,
+    ) -> T {
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut plugged = BTreeSet::new();
+                while !is_done.load(Ordering::Relaxed) {
+                    let now = attached();
+                    plugged.difference(&now).for_each(|volume: &String| self.unplug(volume));
+                    now.difference(&plugged).for_each(|volume| plug(volume));
+                    plugged = now;
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(done));
+            is_done.store(true, Ordering::Relaxed);
+            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
     /// Plugs a blank disk in.
     pub fn plug(&self, volume: &str, size: Bytes, shows: Shows<'_>) {
         let image = self.images.join(volume);
@@ -73,6 +102,9 @@ impl GuestsQemu {
         match shows {
             Shows::Virtio(serial) => {
                 self.on_a_port(&json!({ "driver": "virtio-blk-pci", "id": disk, "drive": node, "serial": serial }));
+            }
+            Shows::Nvme(serial) => {
+                self.on_a_port(&json!({ "driver": "nvme", "id": disk, "drive": node, "serial": serial }));
             }
             Shows::Scsi(serial) => {
                 self.on_a_port(&json!({ "driver": "virtio-scsi-pci", "id": controller }));

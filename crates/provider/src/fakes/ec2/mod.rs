@@ -203,6 +203,12 @@ impl FakeEc2 {
         locked(&self.state).cloud.count()
     }
 
+    /// The volumes that are attached to the instance, for whoever plugs disks into a guest.
+    #[must_use]
+    pub fn attached(&self) -> BTreeSet<String> {
+        locked(&self.state).cloud.attached()
+    }
+
     /// Carries out the calls that are late.
     pub fn settle(&self) {
         let mut state = locked(&self.state);
