@@ -1,8 +1,10 @@
-//! What the clients of clouds share: calls over HTTP with limits, rates, credentials that nobody prints, metadata services.
+//! What the clients of clouds share: calls over HTTP with limits, rates, credentials that nobody prints, metadata services,
+//! the place of the first use.
 
 pub mod command;
 pub mod http;
 pub mod metadata;
+pub mod place;
 pub mod rates;
 
 use std::fmt;

@@ -1,19 +1,18 @@
 //! Tokens of Keystone, and where its catalog says that the other services are.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ureq::http::{Method, StatusCode};
 
 use super::credentials::Source;
 use super::errors;
-use super::place::{self, Place};
 use crate::ProviderError;
 use crate::cloud::http::{Answer, Call, Client};
-use crate::cloud::{Hidden, check_url, moment};
+use crate::cloud::{Hidden, check_url, moment, place};
 
 /// So long before it ends a token is replaced.
 const EARLY: Duration = Duration::from_secs(300);
@@ -23,6 +22,30 @@ const LIFE: Duration = Duration::from_secs(900);
 const CINDER: &[&str] = &["block-storage", "volumev3", "block-store"];
 /// What it calls Nova.
 const NOVA: &[&str] = &["compute"];
+
+/// Where volumes are: what a login leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// The project.
+    pub project: String,
+    /// Where Cinder is, without a slash at the end.
+    pub cinder: String,
+    /// Where Nova is.
+    pub nova: String,
+}
+
+impl Place {
+    /// Checks that a login leads to the same place as the first one, which is this, and is kept in `file`.
+    fn check(&self, now: &Self, file: Option<&Path>) -> Result<(), ProviderError> {
+        let parts = [
+            ("the project", &*self.project, &*now.project),
+            ("Cinder's endpoint", &self.cinder, &now.cinder),
+            ("Nova's endpoint", &self.nova, &now.nova),
+        ];
+        place::check("the credentials, or the catalog of Keystone, now lead", &parts, file)
+    }
+}
 
 /// A login.
 #[derive(Debug)]

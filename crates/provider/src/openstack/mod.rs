@@ -7,7 +7,6 @@ mod config;
 mod credentials;
 mod errors;
 mod keystone;
-mod place;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
