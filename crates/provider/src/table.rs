@@ -13,6 +13,7 @@ use surgetank_model::{Bandwidth, Bytes, Iops};
 use toml::Spanned;
 
 use crate::aws::AwsConfig;
+use crate::gce::GceConfig;
 use crate::host::HostConfig;
 use crate::local::LocalConfig;
 use crate::openstack::OpenStackConfig;
@@ -139,6 +140,8 @@ table! {
         host: HostConfig => "host",
         qemu: HostConfig => "host",
         openstack: OpenStackConfig => "openstack",
+        gce: GceConfig => "gce",
+        gcp: GceConfig => "gce",
         aws: AwsConfig => "aws",
         pool: PoolConfig => "pool",
     }

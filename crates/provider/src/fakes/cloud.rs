@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::Tags;
 use crate::clock::{Clock, whole_ms};
 
-/// In what time so many changes of one volume's size are permitted.
-const MODIFICATIONS: (usize, Duration) = (4, Duration::from_secs(24 * 3600));
+/// In what time [`Settings::growths_max`] changes of one volume's size are permitted.
+const GROWTHS_IN: Duration = Duration::from_secs(24 * 3600);
 
 /// How a fake behaves.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub struct Settings {
     pub volumes_max: usize,
     /// How many volumes a machine may have beside its own.
     pub attachments_max: usize,
+    /// How often one volume may grow in a day.
+    pub growths_max: usize,
     /// How many volumes a page of a list has at most, whatever is asked for.
     pub page: usize,
 }
@@ -50,6 +52,7 @@ impl Default for Settings {
             state_lag: Duration::ZERO,
             volumes_max: 1000,
             attachments_max: 27,
+            growths_max: 4,
             page: 1000,
         }
     }
@@ -120,6 +123,8 @@ pub enum Progress {
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Wanted {
+    /// Its id, in clouds where whoever creates it says so.
+    pub id: Option<String>,
     pub gib: u64,
     pub kind: String,
     pub zone: String,
@@ -133,6 +138,7 @@ pub struct Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     NoVolume,
+    Exists,
     State,
     InUse,
     Limit,
@@ -284,13 +290,16 @@ impl Cloud {
     }
 
     pub fn create(&mut self, wanted: Wanted) -> Result<Seen, Refusal> {
+        let now_ms = self.now_ms();
+        let Wanted { id, gib, kind, zone, tags, encrypted, iops, throughput } = wanted;
+        self.made += 1;
+        let id = id.unwrap_or_else(|| format!("vol-{:017x}", 0x0a1b_2c3d_0000_0000_u64 + self.made));
+        if self.there(&id).is_ok() {
+            return Err(Refusal::Exists);
+        }
         if self.count() >= self.settings.volumes_max {
             return Err(Refusal::Limit);
         }
-        self.made += 1;
-        let id = format!("vol-{:017x}", 0x0a1b_2c3d_0000_0000_u64 + self.made);
-        let now_ms = self.now_ms();
-        let Wanted { gib, kind, zone, tags, encrypted, iops, throughput } = wanted;
         let volume = Volume {
             id: id.clone(),
             gib,
@@ -377,6 +386,16 @@ impl Cloud {
         Ok(())
     }
 
+    /// The volume that the machine has under this device name.
+    pub fn held_as(&mut self, device: &str) -> Option<String> {
+        self.settle();
+        let now_ms = self.now_ms();
+        let has = |volume: &&Volume| {
+            volume.attachment_at(now_ms).is_some_and(|(at, _)| at.machine == self.machine.0 && at.device == device)
+        };
+        self.volumes.values().find(has).map(|volume| volume.id.clone())
+    }
+
     pub fn set_tags(&mut self, id: &str, change: impl FnOnce(&mut Tags)) -> Result<(), Refusal> {
         let now_ms = self.now_ms();
         let volume = self.there(id)?;
@@ -387,6 +406,7 @@ impl Cloud {
 
     pub fn grow(&mut self, id: &str, gib: u64) -> Result<(), Refusal> {
         let (now_ms, takes_ms) = (self.now_ms(), whole_ms(self.settings.grow));
+        let most = self.settings.growths_max;
         let volume = self.there(id)?;
         if !matches!(volume.state_at(now_ms), State::Available | State::InUse) {
             return Err(Refusal::State);
@@ -394,8 +414,7 @@ impl Cloud {
         if volume.growths.iter().any(|growth| now_ms < growth.done_ms) {
             return Err(Refusal::Modifying);
         }
-        let (most, window) = MODIFICATIONS;
-        let is_recent = |growth: &&Growth| now_ms < growth.asked_ms + whole_ms(window);
+        let is_recent = |growth: &&Growth| now_ms < growth.asked_ms + whole_ms(GROWTHS_IN);
         if volume.growths.iter().filter(is_recent).count() >= most {
             return Err(Refusal::ModifiedTooOften);
         }

@@ -5,15 +5,18 @@
 //! - A new volume may not be described for a while, and listings and described states may lag behind ([`Settings::blind`],
 //!   [`Settings::listing_lag`], [`Settings::state_lag`]).
 //! - The next volume may fail, a device name may hang, a right may be missing, an account has limits.
+//! - An operation of Compute Engine may fail after it was accepted, and is forgotten after a while.
 //! - A call may meet a [`Fault`], by script or by chance.
 //! - Whatever is described is true otherwise.
 
 mod cloud;
 pub mod ec2;
 mod faults;
+pub mod gce;
 mod server;
 mod signature;
 
 pub use cloud::Settings;
 pub use ec2::{FakeEc2, Sent};
 pub use faults::{Fault, Faults};
+pub use gce::FakeGce;

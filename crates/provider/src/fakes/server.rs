@@ -42,8 +42,8 @@ pub struct Reply {
     pub status: u16,
     pub kind: &'static str,
     pub body: Vec<u8>,
-    /// The time that the server says it is, in seconds since 1970-01-01; `None`: its own.
-    pub date: Option<String>,
+    /// More headers.
+    pub headers: Vec<(&'static str, String)>,
 }
 
 /// What becomes of an answer.
@@ -123,10 +123,7 @@ async fn answer(
 
 fn response(reply: &Reply, body: Body) -> Result<hyper::Response<Body>, io::Error> {
     let response = hyper::Response::builder().status(reply.status).header("content-type", reply.kind);
-    let response = match &reply.date {
-        Some(date) => response.header("date", date),
-        None => response,
-    };
+    let response = reply.headers.iter().fold(response, |response, (name, value)| response.header(*name, value));
     response.body(body).map_err(io::Error::other)
 }
 
@@ -154,4 +151,26 @@ impl HttpBody for Half {
         }
         Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into())))
     }
+}
+
+/// The parameters of a form, or of a query.
+pub fn form(body: &str) -> impl Iterator<Item = (String, String)> {
+    let decoded = |text: &str| {
+        let (bytes, mut decoded, mut at) = (text.as_bytes(), Vec::new(), 0);
+        while let Some(byte) = bytes.get(at) {
+            let hex = text.get(at + 1..at + 3).filter(|_| *byte == b'%');
+            match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                Some(byte) => {
+                    decoded.push(byte);
+                    at += 3;
+                }
+                None => {
+                    decoded.push(if *byte == b'+' { b' ' } else { *byte });
+                    at += 1;
+                }
+            }
+        }
+        String::from_utf8_lossy(&decoded).into_owned()
+    };
+    body.split('&').filter_map(|pair| pair.split_once('=')).map(move |(name, value)| (decoded(name), decoded(value)))
 }

@@ -21,7 +21,10 @@ const ZONES: &[&str] = &["eu-north-1a", "eu-north-1b", "eu-north-1c"];
 fn refused(refusal: Refusal, id: &str) -> Refused {
     match refusal {
         Refusal::NoVolume => ("InvalidVolume.NotFound", format!("The volume '{id}' does not exist.")),
-        Refusal::State => ("IncorrectState", format!("The volume '{id}' is in a state that does not allow this.")),
+        // Nobody names a volume here.
+        Refusal::Exists | Refusal::State => {
+            ("IncorrectState", format!("The volume '{id}' is in a state that does not allow this."))
+        }
         Refusal::InUse => ("VolumeInUse", format!("{id} is already attached to an instance")),
         Refusal::Limit => ("VolumeLimitExceeded", "You have exceeded your maximum volume limit.".to_owned()),
         Refusal::AttachmentLimit => {
@@ -318,6 +321,7 @@ fn wanted(sent: &Sent, zone: &str) -> Result<Wanted, Refused> {
         return Err(("TagLimitExceeded", "More than 50 tags.".to_owned()));
     }
     Ok(Wanted {
+        id: None,
         gib,
         kind: kind.to_owned(),
         zone: zone.to_owned(),

@@ -1,7 +1,7 @@
 //! EC2, as far as volumes go, and the metadata service of one of its instances.
 
 mod actions;
-mod xml;
+pub(super) mod xml;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::cloud::Cloud;
 use super::faults::{Fault, Faults};
-use super::server::{self, Outcome, Reply, Request, Server};
+use super::server::{self, Outcome, Reply, Request, Server, form};
 use super::signature::{self, Key};
 use super::{Settings, cloud};
 use crate::clock::{Clock, whole_ms};
@@ -240,7 +240,7 @@ impl State {
     }
 
     fn reply(&self, status: u16, kind: &'static str, body: impl Into<Vec<u8>>) -> Reply {
-        Reply { status, kind, body: body.into(), date: Some(xml::http_time(self.now_ms())) }
+        Reply { status, kind, body: body.into(), headers: vec![("date", xml::http_time(self.now_ms()))] }
     }
 
     /// Gives the role new credentials before the former ones end, as the metadata service does.
@@ -392,25 +392,3 @@ impl State {
 
 /// What EC2 says of credentials and signatures that it does not accept, and of clocks that differ.
 const CREDENTIALS: &str = "AWS was not able to validate the provided access credentials";
-
-/// The parameters of a form.
-fn form(body: &str) -> impl Iterator<Item = (String, String)> {
-    let decoded = |text: &str| {
-        let (bytes, mut decoded, mut at) = (text.as_bytes(), Vec::new(), 0);
-        while let Some(byte) = bytes.get(at) {
-            let hex = text.get(at + 1..at + 3).filter(|_| *byte == b'%');
-            match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-                Some(byte) => {
-                    decoded.push(byte);
-                    at += 3;
-                }
-                None => {
-                    decoded.push(if *byte == b'+' { b' ' } else { *byte });
-                    at += 1;
-                }
-            }
-        }
-        String::from_utf8_lossy(&decoded).into_owned()
-    };
-    body.split('&').filter_map(|pair| pair.split_once('=')).map(move |(name, value)| (decoded(name), decoded(value)))
-}

@@ -1,0 +1,389 @@
+//! Compute Engine, as far as disks go, and the metadata service of one of its instances.
+
+mod calls;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Settings;
+use super::cloud::Cloud;
+use super::faults::{Fault, Faults};
+use super::server::{self, Outcome, Reply, Request, Server, form};
+use crate::clock::{Clock, whole_ms};
+
+/// The project of the fake.
+pub const PROJECT: &str = "our-project";
+/// The zone of its instance.
+pub const ZONE: &str = "europe-west1-b";
+/// Its instance.
+pub const INSTANCE: &str = "our-machine";
+/// How long a token of the service account lasts.
+const TOKEN_LIFE: Duration = Duration::from_secs(3600);
+/// When the metadata service has a new token, before the former one ends.
+const RENEWAL: Duration = Duration::from_secs(300);
+/// How late an answer is that nobody waits for.
+const LATE: Duration = Duration::from_secs(2);
+/// What answers are.
+const JSON: &str = "application/json; charset=UTF-8";
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// What was called, such as `disks.insert`; empty: nothing that is known.
+    pub call: String,
+    /// How.
+    pub method: String,
+    /// The path, without `/compute/v1/`.
+    pub path: String,
+    /// The query.
+    pub query: BTreeMap<String, String>,
+    /// The body; `Null` if there is none.
+    pub body: Value,
+    /// The project, the zone, and what else the path names.
+    names: Vec<String>,
+}
+
+/// A refusal: a status, a reason and a message.
+type Refused = (u16, &'static str, String);
+
+/// An operation.
+struct Operation {
+    name: String,
+    kind: &'static str,
+    target: String,
+    request: Option<String>,
+    inserted_ms: u64,
+    done_ms: u64,
+    /// A status, a code and a message.
+    error: Option<(u16, String, String)>,
+    /// The labels that a disk has when it is done, and the fingerprint of those before.
+    labels: Option<(String, BTreeMap<String, String>, String)>,
+}
+
+/// What is behind the dialect.
+struct State {
+    cloud: Cloud,
+    operations: Vec<Operation>,
+    /// Tokens, and when they end.
+    tokens: BTreeMap<String, u64>,
+    account: Option<String>,
+    issued: u64,
+    is_open: bool,
+    denied: BTreeSet<&'static str>,
+    failing: Vec<(&'static str, u16, String, String)>,
+    is_metadata_gone: bool,
+    faults: Faults,
+    late: Vec<Sent>,
+    sent: Vec<Sent>,
+}
+
+/// A fake of Compute Engine on loopback.
+pub struct FakeGce {
+    state: Arc<Mutex<State>>,
+    server: Server,
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FakeGce {
+    /// Starts one whose time is that of a clock.
+    ///
+    /// # Panics
+    /// If the system has no port.
+    #[must_use]
+    pub fn start(clock: Arc<dyn Clock>, settings: Settings) -> Self {
+        let machine = (INSTANCE.to_owned(), ZONE.to_owned());
+        let mut state = State {
+            cloud: Cloud::new(clock, settings, machine),
+            operations: Vec::new(),
+            tokens: BTreeMap::new(),
+            account: None,
+            issued: 0,
+            is_open: false,
+            denied: BTreeSet::new(),
+            failing: Vec::new(),
+            is_metadata_gone: false,
+            faults: Faults::default(),
+            late: Vec::new(),
+            sent: Vec::new(),
+        };
+        state.rotate();
+        let state = Arc::new(Mutex::new(state));
+        let shared = Arc::clone(&state);
+        let server = server::serve(move |request| locked(&shared).answer(&request)).expect("loopback has a port");
+        Self { state, server }
+    }
+
+    /// Where it answers, also as a metadata service.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.server.address)
+    }
+
+    /// Changes what happens to calls, or looks at what has happened.
+    pub fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
+        change(&mut locked(&self.state).faults)
+    }
+
+    /// Changes how it behaves.
+    pub fn set(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut locked(&self.state).cloud.settings);
+    }
+
+    /// What was sent since the last time, without the calls that did not arrive.
+    pub fn take_sent(&self) -> Vec<Sent> {
+        std::mem::take(&mut locked(&self.state).sent)
+    }
+
+    /// An access token that lasts as long as one of the service account.
+    #[must_use]
+    pub fn token(&self) -> String {
+        locked(&self.state).issue()
+    }
+
+    /// Whoever shows no token may do everything, as Google's own client does here.
+    pub fn let_everybody_in(&self) {
+        locked(&self.state).is_open = true;
+    }
+
+    /// All tokens end now, and the service account has a new one.
+    pub fn rotate(&self) {
+        let mut state = locked(&self.state);
+        state.tokens.clear();
+        state.rotate();
+    }
+
+    /// The instance has no service account any more.
+    pub fn take_account(&self) {
+        locked(&self.state).account = None;
+    }
+
+    /// The metadata service answers nobody, or does again.
+    pub fn hide_metadata(&self, is_gone: bool) {
+        locked(&self.state).is_metadata_gone = is_gone;
+    }
+
+    /// Whether the service account has the right to this call.
+    pub fn deny(&self, call: &'static str, is_denied: bool) {
+        let denied = &mut locked(&self.state).denied;
+        if is_denied {
+            denied.insert(call);
+        } else {
+            denied.remove(call);
+        }
+    }
+
+    /// The next operation of this call is accepted, and fails.
+    pub fn fail_operation(&self, call: &'static str, status: u16, code: &str, said: &str) {
+        locked(&self.state).failing.push((call, status, code.to_owned(), said.to_owned()));
+    }
+
+    /// The next disk fails.
+    pub fn fail_next(&self) {
+        locked(&self.state).cloud.fail_next = true;
+    }
+
+    /// Another instance has the disk.
+    pub fn attach_elsewhere(&self, disk: &str, instance: &str) {
+        locked(&self.state).cloud.attach_elsewhere(disk, instance);
+    }
+
+    /// Somebody else changes the labels of a disk.
+    pub fn label(&self, disk: &str, label: &str, value: &str) {
+        let change = |labels: &mut BTreeMap<String, String>| drop(labels.insert(label.to_owned(), value.to_owned()));
+        let _ = locked(&self.state).cloud.set_tags(disk, change);
+    }
+
+    /// The labels of a disk.
+    #[must_use]
+    pub fn labels(&self, disk: &str) -> BTreeMap<String, String> {
+        locked(&self.state).cloud.made(disk).map(|seen| seen.volume.tags).unwrap_or_default()
+    }
+
+    /// Operations are forgotten.
+    pub fn forget_operations(&self) {
+        locked(&self.state).operations.clear();
+    }
+
+    /// How many disks there are, without those that are being deleted.
+    #[must_use]
+    pub fn disks(&self) -> usize {
+        locked(&self.state).cloud.count()
+    }
+
+    /// Carries out the calls that are late.
+    pub fn settle(&self) {
+        let mut state = locked(&self.state);
+        for late in std::mem::take(&mut state.late) {
+            let _ = state.act(&late);
+        }
+    }
+}
+
+fn json_reply(status: u16, body: &Value) -> Reply {
+    Reply { status, kind: JSON, body: body.to_string().into_bytes(), headers: Vec::new() }
+}
+
+fn page(status: u16) -> Reply {
+    let body = b"<!DOCTYPE html><html><title>Log in</title></html>".to_vec();
+    Reply { status, kind: "text/html", body, headers: Vec::new() }
+}
+
+fn refusal((status, reason, said): &Refused) -> Reply {
+    let error = json!({ "message": said, "domain": "global", "reason": reason });
+    json_reply(*status, &json!({ "error": { "code": status, "message": said, "errors": [error] } }))
+}
+
+impl State {
+    fn issue(&mut self) -> String {
+        self.issued += 1;
+        let token = format!("ya29.swordfish-{:020}", self.issued);
+        let ends_ms = self.cloud.now_ms() + whole_ms(TOKEN_LIFE);
+        self.tokens.insert(token.clone(), ends_ms);
+        token
+    }
+
+    fn rotate(&mut self) {
+        self.account = Some(self.issue());
+    }
+
+    fn answer(&mut self, request: &Request) -> Outcome {
+        if let Some(path) = request.path.strip_prefix("/computeMetadata/v1/") {
+            if self.is_metadata_gone {
+                return Outcome::Nothing;
+            }
+            return Outcome::Answer(self.metadata(request, path));
+        }
+        let sent = Sent::read(request);
+        let fault = self.faults.next(&sent.call);
+        if matches!(fault, Some(Fault::RequestLost)) {
+            return Outcome::Nothing;
+        }
+        self.sent.push(sent.clone());
+        match fault {
+            Some(Fault::RequestLate) => {
+                // Only one that would be accepted now is carried out later.
+                if self.permit(request, &sent).is_ok() {
+                    self.late.push(sent);
+                }
+                return Outcome::Nothing;
+            }
+            Some(Fault::LoginPage) => return Outcome::Answer(page(200)),
+            Some(Fault::Nonsense) => {
+                let body = b"\x1b[2J nonsense".to_vec();
+                return Outcome::Answer(Reply { status: 200, kind: "text/plain", body, headers: Vec::new() });
+            }
+            Some(Fault::Throttled) => {
+                let said = "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute'".to_owned();
+                return Outcome::Answer(refusal(&(403, "rateLimitExceeded", said)));
+            }
+            Some(Fault::Unavailable) => {
+                return Outcome::Answer(refusal(&(503, "backendError", "Service Unavailable".to_owned())));
+            }
+            Some(Fault::Refused) => return Outcome::Answer(refusal(&unknown_token())),
+            _ => {}
+        }
+        let carried_out = self.permit(request, &sent).and_then(|()| self.act(&sent));
+        let is_late = |late: &mut Sent| late.call == sent.call;
+        for late in self.late.extract_if(.., is_late).collect::<Vec<_>>() {
+            let _ = self.act(&late);
+        }
+        let reply = match carried_out {
+            Ok(body) => json_reply(200, &body),
+            Err(refused) => refusal(&refused),
+        };
+        match fault {
+            Some(Fault::AnswerLost) => Outcome::Nothing,
+            Some(Fault::Truncated) => Outcome::Half(reply),
+            Some(Fault::AnswerLate) => Outcome::Late(reply, LATE),
+            Some(Fault::BadGateway) => Outcome::Answer(page(502)),
+            Some(Fault::Huge) => {
+                let body = vec![b' '; (32 << 20) + 1];
+                Outcome::Answer(Reply { status: 200, kind: JSON, body, headers: Vec::new() })
+            }
+            _ => Outcome::Answer(reply),
+        }
+    }
+
+    /// Whether whoever shows this token may ask for this.
+    fn permit(&self, request: &Request, sent: &Sent) -> Result<(), Refused> {
+        let token = request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
+        let counts = |token: &str| self.tokens.get(token).is_some_and(|ends_ms| self.cloud.now_ms() < *ends_ms);
+        if !token.is_some_and(counts) && !(self.is_open && token.is_none()) {
+            return Err(unknown_token());
+        }
+        if self.denied.contains(&*sent.call) {
+            let resource = sent.path.rsplit_once('/').map_or(&*sent.path, |(resource, _)| resource);
+            return Err((403, "forbidden", format!("Required 'compute.{}' permission for '{resource}'", sent.call)));
+        }
+        Ok(())
+    }
+
+    fn metadata(&mut self, request: &Request, path: &str) -> Reply {
+        let flavor = ("metadata-flavor", "Google".to_owned());
+        if request.header(flavor.0) != Some(&flavor.1) {
+            return page(403);
+        }
+        let soon_ms = self.cloud.now_ms() + whole_ms(RENEWAL);
+        if let Some(token) = &self.account
+            && self.tokens.get(token).is_none_or(|ends_ms| *ends_ms <= soon_ms)
+        {
+            self.rotate();
+        }
+        let left_s = |token: &str| self.tokens[token].saturating_sub(self.cloud.now_ms()) / 1000;
+        let told = match (path, &self.account) {
+            ("project/project-id?alt=json", _) => json!(PROJECT),
+            ("instance/zone?alt=json", _) => json!(format!("projects/123456789012/zones/{}", self.cloud.machine.1)),
+            ("instance/name?alt=json", _) => json!(self.cloud.machine.0),
+            ("instance/service-accounts/default/token", Some(token)) => {
+                json!({ "access_token": token, "expires_in": left_s(token), "token_type": "Bearer" })
+            }
+            _ => return Reply { headers: vec![flavor], ..page(404) },
+        };
+        Reply { headers: vec![flavor], ..json_reply(200, &told) }
+    }
+}
+
+fn unknown_token() -> Refused {
+    let said = "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.";
+    (401, "authError", said.to_owned())
+}
+
+impl Sent {
+    fn read(request: &Request) -> Self {
+        let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        let path = path.strip_prefix("/compute/v1/").unwrap_or_default().to_owned();
+        let parts: Vec<&str> = path.split('/').collect();
+        let (call, names): (&str, Vec<&str>) = match (&*request.method, &*parts) {
+            ("POST", ["projects", p, "zones", z, "disks"]) => ("disks.insert", vec![p, z]),
+            ("GET", ["projects", p, "zones", z, "disks"]) => ("disks.list", vec![p, z]),
+            ("GET", ["projects", p, "zones", z, "disks", d]) => ("disks.get", vec![p, z, d]),
+            ("DELETE", ["projects", p, "zones", z, "disks", d]) => ("disks.delete", vec![p, z, d]),
+            ("POST", ["projects", p, "zones", z, "disks", d, "setLabels"]) => ("disks.setLabels", vec![p, z, d]),
+            ("POST", ["projects", p, "zones", z, "disks", d, "resize"]) => ("disks.resize", vec![p, z, d]),
+            ("POST", ["projects", p, "zones", z, "instances", i, "attachDisk"]) => {
+                ("instances.attachDisk", vec![p, z, i])
+            }
+            ("POST", ["projects", p, "zones", z, "instances", i, "detachDisk"]) => {
+                ("instances.detachDisk", vec![p, z, i])
+            }
+            ("GET", ["projects", p, "zones", z, "operations"]) => ("zoneOperations.list", vec![p, z]),
+            ("GET", ["projects", p, "zones", z, "operations", o]) => ("zoneOperations.get", vec![p, z, o]),
+            ("POST", ["projects", p, "zones", z, "operations", o, "wait"]) => ("zoneOperations.wait", vec![p, z, o]),
+            _ => ("", Vec::new()),
+        };
+        Self {
+            call: call.to_owned(),
+            names: names.into_iter().map(str::to_owned).collect(),
+            method: request.method.clone(),
+            query: form(query).collect(),
+            body: serde_json::from_str(&request.body).unwrap_or_default(),
+            path,
+        }
+    }
+}

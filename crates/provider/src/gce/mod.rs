@@ -1,0 +1,536 @@
+//! Google Compute Engine: Persistent Disks and Hyperdisks, attached to the instance that this machine is.
+//!
+//! Not yet run on the real cloud, but against a fake of it (`fakes`) that Google's own client uses, and whose record of requests is
+//! checked by the discovery document (`tests/gce`).
+
+mod compute;
+mod config;
+mod disk;
+mod errors;
+mod known;
+mod labels;
+mod login;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+use surgetank_model::Bytes;
+use surgetank_model::time::Instant;
+use ureq::http::Method;
+
+pub use config::GceConfig;
+
+use crate::clock::{Clock, SystemClock};
+use crate::cloud::rates::Rates;
+use crate::{
+    Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
+    VolumeId, VolumeState, decide_growth,
+};
+use compute::{Compute, Doing, Operation};
+use disk::{Disk, is_name};
+use errors::{Failure, Refusal};
+use known::{Known, Pending};
+
+/// How often labels are read again when somebody else has changed them.
+const CONFLICTS_MAX: usize = 5;
+/// How often an operation is waited for that has to end within the call: Compute Engine answers after 2 min at the latest.
+const WAITS_MAX: usize = 3;
+
+/// Disks of a zone of a project.
+pub struct GceProvider {
+    config: GceConfig,
+    compute: Compute,
+    clock: Arc<dyn Clock>,
+    started: std::time::Instant,
+    rates: Mutex<Rates>,
+    known: Known,
+    /// How many creations have failed after they were accepted.
+    failed: AtomicU64,
+}
+
+impl std::fmt::Debug for GceProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GceProvider")
+            .field("config", &self.config)
+            .field("compute", &self.compute)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<Transition> for Doing {
+    fn from(transition: Transition) -> Self {
+        match transition {
+            Transition::Attach => Self::Attach,
+            Transition::Detach => Self::Detach,
+            Transition::Delete => Self::Delete,
+        }
+    }
+}
+
+impl GceProvider {
+    /// Prepares the client, and asks nobody.
+    ///
+    /// # Errors
+    /// `Invalid`: the configuration.
+    pub fn open(config: GceConfig) -> Result<Self, ProviderError> {
+        Self::open_at(config, Arc::new(SystemClock))
+    }
+
+    /// The same by another clock, for tests.
+    ///
+    /// # Errors
+    /// As [`GceProvider::open`].
+    pub fn open_at(config: GceConfig, clock: Arc<dyn Clock>) -> Result<Self, ProviderError> {
+        config.check().map_err(ProviderError::Invalid)?;
+        let compute = Compute::new(&config, Arc::clone(&clock))?;
+        let rates = Mutex::new(Rates::new(Instant::ZERO, config.reads_per_s, config.writes_per_s));
+        let (known, failed) = (Known::default(), AtomicU64::new(0));
+        Ok(Self { config, compute, clock, started: std::time::Instant::now(), rates, known, failed })
+    }
+
+    /// Before a verb's first call, so that what is throttled has not been carried out.
+    fn turn(&self, verb: Verb) -> Result<(), ProviderError> {
+        let now = Instant::ZERO + self.started.elapsed();
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        rates.take(now, verb).map_err(|after| ProviderError::Throttled {
+            after: Some(after),
+            text:
+                "this daemon asks Compute Engine no more often than reads_per_s and writes_per_s of [provider.gce] say"
+                    .to_owned(),
+        })
+    }
+
+    /// What is said of a disk. Where it is attached counts only if it is.
+    fn described(&self, disk: &Disk, state: VolumeState) -> Result<VolumeDescription, ProviderError> {
+        let here = if disk.users.is_empty() { String::new() } else { self.compute.here()? };
+        Ok(disk.describe(state, &here))
+    }
+
+    /// Why a change of a disk was not carried out.
+    fn error_of(&self, failure: Failure, disk: &str, state: VolumeState) -> ProviderError {
+        let zone = self.compute.place().map(|place| place.zone.clone()).unwrap_or_default();
+        failure.of_disk(disk, &zone, state)
+    }
+
+    /// The disk itself; `None`: Compute Engine says that there is none.
+    fn disk(&self, name: &str) -> Result<Option<Disk>, ProviderError> {
+        let body = match self.compute.ask(&Method::GET, &format!("disks/{name}"), None) {
+            Ok(body) => body,
+            Err(failure) => {
+                return match self.error_of(failure, name, VolumeState::Creating) {
+                    ProviderError::NotFound(_) => Ok(None),
+                    ProviderError::Conflict { reason, .. } => Err(ProviderError::Transient(reason)),
+                    error => Err(error),
+                };
+            }
+        };
+        let disk = Disk::read(&body)?;
+        if disk.name == name {
+            return Ok(Some(disk));
+        }
+        Err(ProviderError::Transient(format!(
+            "Compute Engine was asked for the disk {name} and describes {}",
+            disk.name
+        )))
+    }
+
+    /// Where a disk is; `None`: nowhere. An operation that has failed is told as an error, once.
+    fn look(&self, name: &str) -> Result<Option<(Disk, VolumeState)>, ProviderError> {
+        let changes = self.known.changes();
+        let pending = match self.known.pending(name) {
+            Some(pending) => pending,
+            // Before the disk is read: what ends in between shows there.
+            None => pending_of(name, &self.compute.operations().map_err(Failure::general)?),
+        };
+        let seen = match pending {
+            Some(pending) => self.look_on(name, pending)?,
+            None => self.disk(name)?.map(as_it_is),
+        };
+        match &seen {
+            Some((disk, state)) => self.known.told(disk, *state, self.clock.now_ms(), changes),
+            None if self.known.changes() == changes && !self.is_new(name) => self.known.forget(name),
+            None => {}
+        }
+        Ok(seen)
+    }
+
+    /// Whether a disk is being made, which may not be described yet.
+    fn is_new(&self, name: &str) -> bool {
+        self.known.pending(name).flatten().is_some_and(|pending| pending.doing == Doing::Create)
+    }
+
+    /// Where a disk is of which a change was accepted.
+    fn look_on(&self, name: &str, pending: Pending) -> Result<Option<(Disk, VolumeState)>, ProviderError> {
+        if pending.doing == Doing::Create
+            && let Some(disk) = self.disk(name)?
+        {
+            // A new disk says itself where it is.
+            let (disk, state) = as_it_is(disk);
+            if state != VolumeState::Creating {
+                self.known.ends(name, &pending.operation);
+            }
+            return Ok(Some((disk, state)));
+        }
+        let operation = self.compute.operation(&pending.operation).map_err(Failure::general)?;
+        match operation.map(|operation| operation.ended) {
+            Some(None) => self.under_way(name, pending),
+            Some(Some(Err(refusal))) => {
+                self.known.ends(name, &pending.operation);
+                self.look_after_failure(name, pending.doing, refusal)
+            }
+            Some(Some(Ok(()))) if pending.doing == Doing::Create => Ok(None),
+            Some(Some(Ok(()))) => {
+                self.known.ends(name, &pending.operation);
+                match (pending.doing, pending.disk) {
+                    (Doing::Delete, _) => Ok(None),
+                    // What the operation has done is so, and nobody has to ask again for that.
+                    (Doing::Attach, Some(disk)) => Ok(Some(as_it_is(disk.ready(Some(&self.compute.here()?))))),
+                    (Doing::Detach, Some(disk)) => Ok(Some(as_it_is(disk.ready(None)))),
+                    _ => Ok(self.disk(name)?.map(as_it_is)),
+                }
+            }
+            None => {
+                self.known.ends(name, &pending.operation);
+                Ok(self.disk(name)?.map(as_it_is))
+            }
+        }
+    }
+
+    fn under_way(&self, name: &str, pending: Pending) -> Result<Option<(Disk, VolumeState)>, ProviderError> {
+        let before = match (pending.doing, pending.disk) {
+            // The size tells when it has grown.
+            (Doing::Grow, _) | (_, None) => self.disk(name)?,
+            (_, before) => before,
+        };
+        Ok(before.map(|disk| {
+            let state = match pending.doing {
+                Doing::Create => VolumeState::Creating,
+                Doing::Attach => VolumeState::Attaching,
+                Doing::Detach => VolumeState::Detaching,
+                Doing::Delete => VolumeState::Deleting,
+                Doing::Grow | Doing::Label => disk.state(),
+            };
+            (disk, state)
+        }))
+    }
+
+    fn look_after_failure(
+        &self,
+        name: &str,
+        doing: Doing,
+        refusal: Refusal,
+    ) -> Result<Option<(Disk, VolumeState)>, ProviderError> {
+        if doing == Doing::Create {
+            if refusal.exists() {
+                return Ok(self.disk(name)?.map(as_it_is));
+            }
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            return Err(refusal.general());
+        }
+        let state = match doing {
+            Doing::Detach => VolumeState::Attached,
+            _ => VolumeState::Available,
+        };
+        Err(self.error_of(Failure::Refused(refusal), name, state))
+    }
+
+    /// Waits for an operation that has to end within the call.
+    fn finish(&self, mut operation: Operation) -> Result<(), Failure> {
+        for _ in 0..WAITS_MAX {
+            match operation.ended {
+                Some(ended) => return ended.map_err(Failure::Refused),
+                None => operation = self.compute.wait(&operation.name)?,
+            }
+        }
+        match operation.ended {
+            Some(ended) => ended.map_err(Failure::Refused),
+            None => Err(Failure::Other(ProviderError::Transient(format!(
+                "Compute Engine has accepted a change and has not carried it out yet: it is the operation {}",
+                operation.name
+            )))),
+        }
+    }
+
+    /// Asks for a change of a disk.
+    fn carry_out(&self, name: &str, transition: Transition) -> Result<Operation, Failure> {
+        let doing = Doing::from(transition);
+        match transition {
+            Transition::Attach => {
+                let body = json!({
+                    "source": self.compute.place()?.path(&format!("disks/{name}")), "deviceName": name,
+                    // The newest data may be on it when the instance is deleted.
+                    "autoDelete": false, "mode": "READ_WRITE", "type": "PERSISTENT",
+                });
+                let path = format!("instances/{}/attachDisk?", self.compute.instance()?);
+                self.compute.begin(doing, name, &Method::POST, &path, Some(&body))
+            }
+            Transition::Detach => {
+                let path = format!("instances/{}/detachDisk?deviceName={name}&", self.compute.instance()?);
+                self.compute.begin(doing, name, &Method::POST, &path, None)
+            }
+            Transition::Delete => self.compute.begin(doing, name, &Method::DELETE, &format!("disks/{name}?"), None),
+        }
+    }
+}
+
+/// A disk with the state that it shows itself.
+fn as_it_is(disk: Disk) -> (Disk, VolumeState) {
+    let state = disk.state();
+    (disk, state)
+}
+
+/// The change of a disk that is on the way, of those that are: the last one, should there be several.
+fn pending_of(disk: &str, operations: &[Operation]) -> Option<Pending> {
+    let marks = Doing::SHOWN.map(|doing| (doing, doing.mark(disk)));
+    let found = operations.iter().filter_map(|operation| {
+        let request = operation.request.as_deref()?;
+        let (doing, _) = marks.iter().find(|(_, mark)| request.starts_with(mark))?;
+        Some((&operation.inserted, operation, *doing))
+    });
+    let (_, operation, doing) = found.max_by(|a, b| a.0.cmp(b.0))?;
+    Some(Pending { operation: operation.name.clone(), doing, disk: None })
+}
+
+impl Provider for GceProvider {
+    fn home(&self) -> Home {
+        Home::Disks
+    }
+
+    /// The name is the id, and whoever comes second is told that it is there.
+    fn create_is_exclusive(&self) -> bool {
+        true
+    }
+
+    /// Nothing is promised of when a new disk is described.
+    fn lag(&self) -> Lag {
+        Lag::CLOUD
+    }
+
+    fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
+        let (name, gib, sizes) =
+            (disk::name(&request.token)?, disk::gib(request.size)?, config::known(&request.volume_type)?);
+        if request.size < sizes.min || request.size > sizes.max {
+            return Err(ProviderError::Invalid(format!(
+                "a disk of the type {} has {} to {}, not {}",
+                request.volume_type, sizes.min, sizes.max, request.size
+            )));
+        }
+        let wanted = Disk::wanted(request, &name, gib)?;
+        self.turn(Verb::Create)?;
+        let present = |(disk, state): (Disk, VolumeState)| {
+            disk.check(request, gib)?;
+            Ok((self.described(&disk, state)?, Change::Identity))
+        };
+        if self.known.pending(&name).is_some()
+            && let Some(seen) = self.look(&name)?
+        {
+            return present(seen);
+        }
+        let body = wanted.body(&self.compute.place()?.path("diskTypes"));
+        let creating = wanted.describe(VolumeState::Creating, "");
+        let failed = self.failed.load(Ordering::Relaxed);
+        match self.compute.begin_creation(&name, failed, &body) {
+            Ok(Operation { ended: Some(Err(refusal)), .. }) if !refusal.exists() => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                Err(refusal.general())
+            }
+            Ok(Operation { ended: Some(Err(_)), .. }) => {
+                self.look(&name)?.map_or(Ok((creating, Change::Identity)), present)
+            }
+            Ok(operation) => {
+                let pending = Pending { operation: operation.name, doing: Doing::Create, disk: Some(wanted.clone()) };
+                let is_news = self.known.begins(pending, &wanted, VolumeState::Creating, self.clock.now_ms());
+                Ok((creating, if is_news { Change::Changed } else { Change::Identity }))
+            }
+            // There is one disk of a name, and it may not be described yet.
+            Err(Failure::Refused(refusal)) if refusal.exists() => {
+                self.look(&name)?.map_or(Ok((creating, Change::Identity)), present)
+            }
+            Err(failure) => Err(failure.general()),
+        }
+    }
+
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
+        self.turn(transition.into())?;
+        let name = &*id.0;
+        if !is_name(name) {
+            return transition.decide(id, None);
+        }
+        let mut recent = self.known.recent(name, self.clock.now_ms());
+        let (disk, state) = loop {
+            let is_recent = recent.is_some();
+            let Some((disk, state)) = recent.take().map_or_else(|| self.look(name), |seen| Ok(Some(seen)))? else {
+                return transition.decide(id, None);
+            };
+            let decided = match transition {
+                Transition::Attach | Transition::Detach if !disk.users.is_empty() => {
+                    match disk.elsewhere(&self.compute.here()?) {
+                        Some(other) => Err(ProviderError::Conflict {
+                            id: id.clone(),
+                            state,
+                            reason: format!("the instance {other} has it: detach it there"),
+                        }),
+                        None => transition.decide(id, Some(state)),
+                    }
+                }
+                _ => transition.decide(id, Some(state)),
+            };
+            match decided {
+                Ok(Change::Changed) => break (disk, state),
+                // Nothing is left undone because of what was so a moment ago.
+                _ if is_recent => {}
+                decided => return decided,
+            }
+        };
+        let refused = |failure| {
+            // Nobody knows whether it was carried out.
+            self.known.forget(name);
+            match self.error_of(failure, name, state) {
+                ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
+                error => Err(error),
+            }
+        };
+        match self.carry_out(name, transition) {
+            Ok(Operation { ended: Some(Err(refusal)), .. }) => refused(Failure::Refused(refusal)),
+            Ok(operation) => {
+                let before = Some(disk.clone());
+                let pending = Pending { operation: operation.name, doing: transition.into(), disk: before };
+                self.known.begins(pending, &disk, transition.under_way(), self.clock.now_ms());
+                Ok(Change::Changed)
+            }
+            Err(failure) => refused(failure),
+        }
+    }
+
+    /// A Hyperdisk once in 4 hours.
+    fn grows(&self) -> bool {
+        self.config.grow_in_place
+    }
+
+    fn grow(&self, id: &VolumeId, size: Bytes) -> Result<Change, ProviderError> {
+        if !self.grows() {
+            return Err(ProviderError::Invalid(
+                "disks do not grow in place unless grow_in_place in [provider.gce] is true".to_owned(),
+            ));
+        }
+        self.turn(Verb::Grow)?;
+        let name = &*id.0;
+        let seen = if is_name(name) { self.look(name)? } else { None };
+        let present = seen.as_ref().map(|(disk, state)| (*state, disk.size()));
+        if decide_growth(id, present, size)? == Change::Identity {
+            return Ok(Change::Identity);
+        }
+        let Some((disk, state)) = seen else { return Err(ProviderError::NotFound(id.clone())) };
+        match self.known.pending(name).flatten() {
+            // To which size, the operation does not say: whoever sees that it is too small asks again.
+            Some(pending) if pending.doing == Doing::Grow => return Ok(Change::Identity),
+            Some(_) => {
+                let reason = "wait until it is attached or detached".to_owned();
+                return Err(ProviderError::Conflict { id: id.clone(), state, reason });
+            }
+            None => {}
+        }
+        let body = json!({ "sizeGb": disk::gib(size)?.to_string() });
+        let path = format!("disks/{name}/resize?");
+        let failure = match self.compute.begin(Doing::Grow, name, &Method::POST, &path, Some(&body)) {
+            Ok(Operation { ended: Some(Err(refusal)), .. }) => Failure::Refused(refusal),
+            Ok(operation) => {
+                let pending = Pending { operation: operation.name, doing: Doing::Grow, disk: None };
+                self.known.begins(pending, &disk, state, self.clock.now_ms());
+                return Ok(Change::Changed);
+            }
+            Err(failure) => failure,
+        };
+        self.known.forget(name);
+        Err(self.error_of(failure, name, state))
+    }
+
+    fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        use VolumeState::{Attaching, Creating, Deleting, Detaching};
+
+        let name = &*id.0;
+        if !is_name(name) {
+            return Err(ProviderError::NotFound(id.clone()));
+        }
+        // Whatever a caller may rely on is asked for.
+        let is_on_the_way = |state| matches!(state, Creating | Attaching | Detaching | Deleting);
+        if let Some((disk, state)) =
+            self.known.recent(name, self.clock.now_ms()).filter(|(_, state)| is_on_the_way(*state))
+        {
+            return Ok(disk.describe(state, ""));
+        }
+        self.turn(Verb::Describe)?;
+        let (disk, state) = self.look(name)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
+        self.described(&disk, state)
+    }
+
+    fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+        self.turn(Verb::List)?;
+        let Some(filter) = labels::filter(key, value) else { return Ok(Vec::new()) };
+        // Before the disks are read: what ends in between shows there.
+        let operations = self.compute.operations().map_err(Failure::general)?;
+        let bodies = self.compute.all("disks", Some(&filter)).map_err(Failure::general)?;
+        let mut disks = bodies.iter().map(Disk::read).collect::<Result<Vec<Disk>, _>>()?;
+        // One that was made meanwhile moves the pages; and who filters, compares.
+        disks.retain(|disk| labels::tags(&disk.labels).get(key).is_some_and(|there| there == value));
+        disks.sort_by(|a, b| a.name.cmp(&b.name));
+        disks.dedup_by(|a, b| a.name == b.name);
+        let described = disks.into_iter().map(|disk| {
+            let state = match pending_of(&disk.name, &operations).map(|pending| pending.doing) {
+                Some(Doing::Attach) => VolumeState::Attaching,
+                Some(Doing::Detach) => VolumeState::Detaching,
+                Some(Doing::Delete) => VolumeState::Deleting,
+                _ => disk.state(),
+            };
+            self.described(&disk, state)
+        });
+        described.collect()
+    }
+
+    fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
+        self.turn(Verb::SetTag)?;
+        let name = &*id.0;
+        let absent = || ProviderError::NotFound(id.clone());
+        if !is_name(name) {
+            return Err(absent());
+        }
+        let mut recent = self.known.recent(name, self.clock.now_ms()).filter(|(disk, _)| disk.fingerprint.is_some());
+        for _ in 0..CONFLICTS_MAX {
+            let is_recent = recent.is_some();
+            let (disk, state) =
+                recent.take().map_or_else(|| self.look(name), |seen| Ok(Some(seen)))?.ok_or_else(absent)?;
+            let mut wanted = disk.labels.clone();
+            labels::set(&mut wanted, key, value)?;
+            if wanted == disk.labels {
+                if is_recent {
+                    // Nothing is left undone because of what was so a moment ago.
+                    continue;
+                }
+                return Ok(Change::Identity);
+            }
+            let Some(fingerprint) = &disk.fingerprint else {
+                // It is on the way, and was seen before its labels were changed.
+                self.known.forget(name);
+                continue;
+            };
+            let body = json!({ "labels": wanted, "labelFingerprint": fingerprint });
+            let path = format!("disks/{name}/setLabels?");
+            let begun = self.compute.begin(Doing::Label, name, &Method::POST, &path, Some(&body));
+            match begun.and_then(|operation| self.finish(operation)) {
+                Ok(()) => {
+                    self.known.relabelled(name, &wanted);
+                    return Ok(Change::Changed);
+                }
+                Err(Failure::Refused(refusal)) if refusal.is_of_fingerprint() => {}
+                Err(failure) => {
+                    self.known.forget(name);
+                    return Err(self.error_of(failure, name, state));
+                }
+            }
+        }
+        Err(ProviderError::Transient(format!(
+            "the labels of the disk {name} are changed again and again by somebody else: find out who does that"
+        )))
+    }
+}
