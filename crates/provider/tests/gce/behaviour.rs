@@ -1,0 +1,397 @@
+//! What the client does with Compute Engine's habits.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+use surgetank_model::Bytes;
+use surgetank_provider::fakes::gce::{PROJECT, Sent, ZONE};
+use surgetank_provider::fakes::{Fault, Settings};
+use surgetank_provider::{
+    Change, CreateVolume, DiskIdentity, GceConfig, Provider, ProviderConfig, ProviderError, Tags, VolumeId,
+    VolumeState, tag,
+};
+
+use crate::account::{Account, LOOKS_MAX, request};
+
+/// How the daemon waits: with pauses that double from 5 ms to 500 ms.
+fn poll(account: &Account, provider: &dyn Provider, id: &VolumeId, wanted: Option<VolumeState>) {
+    let mut pause = Duration::from_millis(5);
+    for _ in 0..LOOKS_MAX {
+        match provider.describe(id) {
+            Ok(volume) if Some(volume.state) == wanted => return,
+            Err(ProviderError::NotFound(_)) if wanted.is_none() => return,
+            _ => account.pass(pause),
+        }
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+    panic!("{id:?} does not become {wanted:?}");
+}
+
+fn calls(sent: &[Sent]) -> Vec<&str> {
+    sent.iter().map(|sent| &*sent.call).collect()
+}
+
+#[test]
+fn a_boost_takes_fifteen_calls_at_most() {
+    // As Compute Engine deletes a disk: within a second or two.
+    let account = Account::new(Settings { delete: Duration::from_secs(1), ..Settings::default() });
+    let provider = account.open();
+    let id = provider.create(&request("a")).unwrap().0.id;
+    poll(&account, &provider, &id, Some(VolumeState::Available));
+    provider.attach(&id).unwrap();
+    poll(&account, &provider, &id, Some(VolumeState::Attached));
+    provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")).unwrap();
+    account.pass(Duration::from_secs(60));
+    provider.set_tag(&id, tag::DIRTY_EPOCH, None).unwrap();
+    provider.detach(&id).unwrap();
+    poll(&account, &provider, &id, Some(VolumeState::Available));
+    provider.delete(&id).unwrap();
+    poll(&account, &provider, &id, None);
+    let sent = account.fake.take_sent();
+    assert!(sent.len() <= 15, "{} {:?}", sent.len(), calls(&sent));
+    assert_eq!(account.fake.disks(), 0);
+}
+
+#[test]
+fn a_creation_whose_answer_is_lost_makes_one_disk_also_after_a_restart() {
+    let account = Account::new(Settings::default());
+    for restarts in [false, true] {
+        let provider = account.open();
+        let wanted = request("a");
+        account.fake.faults(|faults| faults.scripted.push_back(("disks.insert", Fault::AnswerLost)));
+        assert!(matches!(provider.create(&wanted), Err(ProviderError::Transient(_))));
+        let provider = if restarts { account.open() } else { provider };
+        let before = account.fake.disks();
+        let (volume, change) = provider.create(&wanted).unwrap();
+        // Nobody was told of it before, unless its name was refused.
+        assert_eq!(change, if restarts { Change::Identity } else { Change::Changed });
+        assert_eq!(account.fake.disks(), before);
+        account.reaches(&provider, &volume.id, VolumeState::Available);
+        assert_eq!(
+            provider.create(&wanted).map(|(volume, change)| (volume.id, change)),
+            Ok((volume.id, Change::Identity))
+        );
+    }
+}
+
+#[test]
+fn a_creation_that_arrives_late_makes_no_disk_after_the_first_one_is_deleted() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let wanted = request("a");
+    account.fake.faults(|faults| faults.scripted.push_back(("disks.insert", Fault::RequestLost)));
+    assert!(provider.create(&wanted).is_err());
+    let id = provider.create(&wanted).unwrap().0.id;
+    let first = account.fake.take_sent();
+    account.reaches(&provider, &id, VolumeState::Available);
+    provider.delete(&id).unwrap();
+    poll(&account, &provider, &id, None);
+    assert!(provider.create(&wanted).is_ok(), "it is answered, as it was");
+    let again = account.fake.take_sent();
+    let id_of =
+        |sent: &[Sent]| sent.iter().find(|sent| sent.call == "disks.insert").unwrap().query["requestId"].clone();
+    assert_eq!(id_of(&first), id_of(&again));
+    assert_eq!(account.fake.disks(), 0);
+}
+
+#[test]
+fn what_was_accepted_shows_as_on_the_way_also_after_a_restart_and_after_an_answer_that_is_lost() {
+    use VolumeState::{Attached, Attaching, Available, Deleting, Detaching};
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let (id, other) = (account.made(&provider, "a"), account.made(&provider, "a"));
+    let changes: [(&'static str, &dyn Fn() -> Result<Change, ProviderError>, VolumeState, Option<VolumeState>); 3] = [
+        ("instances.attachDisk", &|| provider.attach(&id), Attaching, Some(Attached)),
+        ("instances.detachDisk", &|| provider.detach(&id), Detaching, Some(Available)),
+        ("disks.delete", &|| provider.delete(&id), Deleting, None),
+    ];
+    for (call, change, on_the_way, after) in changes {
+        account.fake.faults(|faults| faults.scripted.push_back((call, Fault::AnswerLost)));
+        assert!(matches!(change(), Err(ProviderError::Transient(_))), "{call}");
+        let restarted = account.open();
+        for provider in [&provider, &restarted] {
+            assert_eq!(provider.describe(&id).unwrap().state, on_the_way);
+            assert_eq!(provider.describe(&other).unwrap().state, Available, "another disk is not on the way");
+            let listed = provider.list(tag::OWNER, "a").unwrap();
+            let state = |id: &VolumeId| listed.iter().find(|volume| volume.id == *id).unwrap().state;
+            assert_eq!((state(&id), state(&other)), (on_the_way, Available));
+        }
+        assert_eq!(change(), Ok(Change::Identity), "it is not asked for twice");
+        for provider in [&provider, &restarted] {
+            poll(&account, provider, &id, after);
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_fails_is_told_once_by_what_it_is() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let wait = || account.pass(Duration::from_secs(2));
+    let wanted = request("a");
+    account.fake.fail_operation(
+        "disks.insert",
+        503,
+        "ZONE_RESOURCE_POOL_EXHAUSTED",
+        "The zone does not have enough resources available to fulfill the request.",
+    );
+    let (volume, change) = provider.create(&wanted).unwrap();
+    assert_eq!((volume.state, change), (VolumeState::Creating, Change::Changed));
+    let id = volume.id;
+    wait();
+    assert!(matches!(provider.describe(&id), Err(ProviderError::Capacity(text)) if text.contains("enough resources")));
+    assert_eq!(provider.describe(&id), Err(ProviderError::NotFound(id.clone())));
+    assert_eq!(provider.create(&wanted).unwrap().1, Change::Changed, "what has failed is no answer for ever");
+    account.reaches(&provider, &id, VolumeState::Available);
+    account.fake.fail_operation(
+        "instances.attachDisk",
+        400,
+        "LIMIT_EXCEEDED",
+        "Exceeded limit 'maximum_persistent_disks' on resource 'our-machine'. Limit: 16.0",
+    );
+    assert_eq!(provider.attach(&id), Ok(Change::Changed));
+    assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Attaching);
+    wait();
+    assert!(matches!(provider.describe(&id), Err(ProviderError::AttachLimit(_))));
+    assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Available);
+    assert_eq!(provider.attach(&id), Ok(Change::Changed));
+    account.reaches(&provider, &id, VolumeState::Attached);
+    account.fake.fail_operation("instances.detachDisk", 503, "INTERNAL_ERROR", "Internal error");
+    assert_eq!(provider.detach(&id), Ok(Change::Changed));
+    wait();
+    assert!(matches!(provider.describe(&id), Err(ProviderError::Transient(text)) if text.contains("Internal error")));
+    assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Attached, "it is where it was");
+    account.fake.fail_operation("disks.setLabels", 403, "PERMISSIONS_ERROR", "Required permission");
+    let refused = provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e"));
+    assert!(matches!(refused, Err(ProviderError::Invalid(_))), "a tag that is not there is no success: {refused:?}");
+    assert!(!provider.describe(&id).unwrap().tags.contains_key(tag::DIRTY_EPOCH));
+}
+
+#[test]
+fn operations_that_are_forgotten_leave_the_disk_to_tell() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    provider.attach(&id).unwrap();
+    account.pass(Duration::from_secs(10));
+    account.fake.forget_operations();
+    assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Attached);
+}
+
+#[test]
+fn a_tag_is_there_when_its_setting_is_answered_and_labels_of_others_stay() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.attached(&provider, "a");
+    provider.describe(&id).unwrap();
+    account.fake.label(&id.0, "team", "storage");
+    account.fake.take_sent();
+    assert_eq!(provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")), Ok(Change::Changed));
+    let sent = account.fake.take_sent();
+    assert_eq!(calls(&sent).iter().filter(|call| **call == "disks.setLabels").count(), 2, "the first one is refused");
+    let labels = account.fake.labels(&id.0);
+    assert_eq!(
+        (&*labels["team"], &*labels["surgetank-dirty-epoch"], &*labels["surgetank-owner"]),
+        ("storage", "e", "a")
+    );
+    for _ in 0..5 {
+        account.fake.fail_operation("disks.setLabels", 412, "CONDITION_NOT_MET", "Labels fingerprint invalid");
+    }
+    match provider.set_tag(&id, tag::DIRTY_EPOCH, None) {
+        Err(ProviderError::Transient(text)) => assert!(text.contains("changed again and again"), "{text}"),
+        answer => panic!("{answer:?}"),
+    }
+    assert_eq!(provider.set_tag(&id, tag::DIRTY_EPOCH, None), Ok(Change::Changed));
+    assert!(!account.fake.labels(&id.0).contains_key("surgetank-dirty-epoch"));
+}
+
+#[test]
+fn a_tag_can_be_set_while_a_disk_is_on_the_way() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    provider.attach(&id).unwrap();
+    for value in ["1", "2", "3"] {
+        assert_eq!(provider.set_tag(&id, "k", Some(value)), Ok(Change::Changed));
+        let seen = provider.describe(&id).unwrap();
+        assert_eq!((seen.state, &*seen.tags["k"]), (VolumeState::Attaching, value));
+    }
+    let attached = account.reaches(&provider, &id, VolumeState::Attached);
+    assert_eq!(attached.tags["k"], "3");
+}
+
+#[test]
+fn disks_are_made_in_one_call_with_all_their_tags_and_never_attached_by_force() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let device = format!("read-cache:{}", "Data.X_".repeat(4));
+    let tags = Tags::from([(tag::OWNER.to_owned(), "a".to_owned()), (tag::DEVICE.to_owned(), device.clone())]);
+    let wanted = CreateVolume { tags: tags.clone(), ..request("a") };
+    let id = provider.create(&wanted).unwrap().0.id;
+    assert_eq!(id.0, format!("surgetank-{}", wanted.token));
+    assert_eq!(account.reaches(&provider, &id, VolumeState::Available).tags, tags);
+    let listed = provider.list(tag::DEVICE, &device).unwrap();
+    assert_eq!(listed.iter().map(|volume| &volume.id).collect::<Vec<_>>(), [&id]);
+    assert!(provider.list(tag::DEVICE, &device[..device.len() - 1]).unwrap().is_empty());
+    provider.attach(&id).unwrap();
+    let attached = account.reaches(&provider, &id, VolumeState::Attached);
+    assert_eq!(attached.disk, Some(DiskIdentity::Name(id.0.clone())));
+    let sent = account.fake.take_sent();
+    let of = |call: &str| sent.iter().find(|sent| sent.call == call).unwrap().clone();
+    let (insert, attach) = (of("disks.insert"), of("instances.attachDisk"));
+    assert_eq!(insert.body["sizeGb"], "10");
+    assert_eq!(insert.body["type"], format!("projects/{PROJECT}/zones/{ZONE}/diskTypes/pd-ssd"));
+    assert_eq!((&attach.body["deviceName"], &attach.body["autoDelete"]), (&Value::from(&*id.0), &Value::from(false)));
+    assert!(!attach.query.contains_key("forceAttach"));
+    assert!(sent.iter().all(|sent| sent.call != "disks.setLabels"), "no disk is without tags for a while");
+}
+
+#[test]
+fn what_another_instance_has_is_left_alone_and_a_foreign_disk_of_the_name_is_not_adopted() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let wanted = request("a");
+    let id = provider.create(&wanted).unwrap().0.id;
+    account.reaches(&provider, &id, VolumeState::Available);
+    account.pass(Duration::from_secs(5));
+    account.fake.attach_elsewhere(&id.0, "other-machine");
+    let seen = provider.describe(&id).unwrap();
+    assert_eq!((seen.state, seen.is_located()), (VolumeState::Attached, false));
+    for answer in [provider.attach(&id), provider.detach(&id)] {
+        assert!(
+            matches!(&answer, Err(ProviderError::Conflict { reason, .. }) if reason.contains("other-machine")),
+            "{answer:?}"
+        );
+    }
+    assert!(matches!(provider.delete(&id), Err(ProviderError::Conflict { .. })));
+    account.fake.label(&id.0, "surgetank-owner", "b");
+    match account.open().create(&wanted) {
+        Err(ProviderError::Invalid(text)) => assert!(text.contains("draw a fresh token"), "{text}"),
+        answer => panic!("{answer:?}"),
+    }
+    assert_eq!(account.fake.disks(), 1);
+}
+
+#[test]
+fn what_was_so_a_moment_ago_deletes_nothing_that_is_in_use() {
+    let account = Account::new(Settings::default());
+    let (one, other) = (account.open(), account.open());
+    let id = account.made(&one, "a");
+    // The look of the one is a moment old.
+    assert_eq!(other.attach(&id), Ok(Change::Changed));
+    assert!(matches!(one.delete(&id), Err(ProviderError::Conflict { .. })));
+    account.reaches(&other, &id, VolumeState::Attached);
+    assert!(matches!(one.delete(&id), Err(ProviderError::Conflict { .. })));
+    assert_eq!(one.attach(&id), Ok(Change::Identity));
+    assert_eq!(account.fake.disks(), 1);
+}
+
+#[test]
+fn lists_have_all_pages_or_are_an_error() {
+    let account = Account::new(Settings { page: 2, ..Settings::default() });
+    let provider = account.open();
+    let made: BTreeSet<VolumeId> = (0..9).map(|_| provider.create(&request("many")).unwrap().0.id).collect();
+    let listed = |key: &str, value: &str| -> BTreeSet<VolumeId> {
+        provider.list(key, value).unwrap().into_iter().map(|volume| volume.id).collect()
+    };
+    assert_eq!(listed(tag::OWNER, "many"), made);
+    account.pass(Duration::from_secs(5));
+    for fault in [Fault::Unavailable, Fault::Truncated, Fault::LoginPage, Fault::AnswerLost] {
+        for call in ["disks.list", "zoneOperations.list"] {
+            account.fake.faults(|faults| faults.scripted.push_back((call, fault)));
+            let answer = provider.list(tag::OWNER, "many");
+            assert!(matches!(answer, Err(ProviderError::Transient(_))), "{call} {fault:?} {answer:?}");
+        }
+    }
+    let odd = made.last().unwrap();
+    for value in ["m*", "it's \"odd\" & \\", "\u{e4}", "", "2"] {
+        assert_eq!(provider.set_tag(odd, "k.a b", Some(value)), Ok(Change::Changed));
+        assert_eq!(listed("k.a b", value), BTreeSet::from([odd.clone()]), "{value}");
+    }
+    assert!(
+        listed(tag::OWNER, "m*").is_empty() && listed(tag::OWNER, "MANY").is_empty() && listed("K", "v").is_empty()
+    );
+}
+
+#[test]
+fn disks_grow_in_place_only_where_that_is_permitted() {
+    let account = Account::new(Settings::default());
+    let without = account.open_as(GceConfig { grow_in_place: false, ..account.config() });
+    let provider = account.open();
+    let id = account.attached(&provider, "a");
+    assert!(!without.grows());
+    assert!(matches!(without.grow(&id, Bytes::from_gib(20)), Err(ProviderError::Invalid(_))));
+    assert_eq!(provider.grow(&id, Bytes::from_gib(20)), Ok(Change::Changed));
+    assert_eq!(provider.grow(&id, Bytes::from_gib(30)), Ok(Change::Identity), "the one before has not ended");
+    assert_eq!(account.open().grow(&id, Bytes::from_gib(20)), Ok(Change::Identity), "nor after a restart");
+    account.pass(Duration::from_secs(5));
+    assert_eq!(provider.describe(&id).unwrap().size, Bytes::from_gib(20));
+    account.fake.set(|settings| settings.growths_max = 1);
+    let often = provider.grow(&id, Bytes::from_gib(30));
+    assert!(matches!(often, Err(ProviderError::Throttled { .. })), "{often:?}");
+}
+
+#[test]
+fn tokens_are_renewed_before_they_end_and_once_when_they_are_refused() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    let sends = |count: usize| {
+        account.fake.take_sent();
+        provider.describe(&id).unwrap();
+        assert_eq!(account.fake.take_sent().len(), count);
+    };
+    sends(1);
+    // Four minutes before it ends: nothing is refused.
+    account.pass(Duration::from_secs(3600 - 240));
+    sends(1);
+    account.fake.rotate();
+    sends(2);
+    account.fake.faults(|faults| faults.scripted.extend([("disks.get", Fault::Refused); 2]));
+    assert!(matches!(provider.describe(&id), Err(ProviderError::Invalid(_))), "it is asked for once");
+    assert!(provider.describe(&id).is_ok());
+}
+
+#[test]
+fn a_restart_in_another_project_or_zone_says_nothing_of_disks() {
+    let account = Account::new(Settings::default());
+    let directory = tempfile::tempdir().unwrap();
+    let open = |config: &GceConfig| config.open(Some(directory.path())).unwrap();
+    let id = open(&account.config()).create(&request("a")).unwrap().0.id;
+    for (config, why) in [
+        (GceConfig { project: Some("other-project".to_owned()), ..account.config() }, "the project other-project"),
+        (GceConfig { zone: Some("europe-west1-c".to_owned()), ..account.config() }, "the zone europe-west1-c"),
+    ] {
+        let provider = open(&config);
+        account.fake.take_sent();
+        for answer in [provider.describe(&id).map(drop), provider.delete(&id).map(drop)] {
+            match answer {
+                Err(ProviderError::Transient(text)) => {
+                    assert!(text.contains(why) && text.contains("gce-place"), "{text}")
+                }
+                answer => panic!("{answer:?}"),
+            }
+        }
+        assert!(account.fake.take_sent().is_empty(), "nothing is asked there");
+    }
+    assert!(open(&account.config()).describe(&id).is_ok());
+}
+
+#[test]
+fn what_is_under_way_is_not_asked_for_at_each_look_and_what_counts_is() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = provider.create(&request("a")).unwrap().0.id;
+    account.fake.take_sent();
+    for _ in 0..100 {
+        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Creating);
+    }
+    assert!(account.fake.take_sent().is_empty());
+    account.reaches(&provider, &id, VolumeState::Available);
+    account.fake.take_sent();
+    for _ in 0..5 {
+        provider.describe(&id).unwrap();
+    }
+    assert_eq!(calls(&account.fake.take_sent()), ["disks.get"; 5]);
+}

@@ -1,0 +1,221 @@
+//! What goes wrong is told in one clear sentence.
+
+use std::time::Duration;
+
+use surgetank_model::Bytes;
+use surgetank_model::units::Span;
+use surgetank_provider::fakes::gce::{INSTANCE, PROJECT, ZONE};
+use surgetank_provider::fakes::{Fault, Settings};
+use surgetank_provider::{CreateVolume, GceConfig, Provider, ProviderError, VolumeId, VolumeState, tag};
+
+use crate::account::{Account, STEP, request};
+
+/// A call of which only counts whether it succeeds.
+type Called<'a> = &'a dyn Fn() -> Result<(), ProviderError>;
+
+/// Checks that an error is one short sentence for people, without secrets, that says why.
+fn tells<T: std::fmt::Debug>(answer: Result<T, ProviderError>, why: &str) -> ProviderError {
+    let error = answer.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(why), "{why}: {text}");
+    assert!(text.len() < 700 && !text.contains(char::is_control) && !text.contains("swordfish"), "{text}");
+    error
+}
+
+#[test]
+fn whatever_answers_in_place_of_compute_engine_says_nothing_of_a_disk() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let hurried = account.open_as(GceConfig { timeout: Span(Duration::from_secs(1)), ..account.config() });
+    let id = account.made(&provider, "a");
+    for (fault, why) in [
+        (Fault::RequestLost, "does not answer"),
+        (Fault::AnswerLost, "does not answer"),
+        (Fault::RequestLate, "does not answer"),
+        (Fault::Unavailable, "Compute Engine says: Service Unavailable"),
+        (Fault::BadGateway, "status 502 and no JSON"),
+        (Fault::Truncated, "breaks off in the middle"),
+        (Fault::Huge, "more than 32 MiB"),
+        (Fault::LoginPage, "login page of a proxy"),
+        (Fault::Nonsense, "no JSON"),
+        (Fault::AnswerLate, "does not answer within 1s"),
+    ] {
+        let provider = if fault == Fault::AnswerLate { &hurried } else { &provider };
+        provider.describe(&id).unwrap();
+        account.pass(Duration::from_secs(5));
+        account.fake.faults(|faults| {
+            faults.scripted.extend([("disks.get", fault); 3]);
+            faults.scripted.push_back(("disks.list", fault));
+            faults.scripted.push_back(("disks.insert", fault));
+        });
+        for error in [
+            tells(provider.describe(&id), why),
+            tells(provider.attach(&id), why),
+            tells(provider.delete(&id), why),
+            tells(provider.list(tag::OWNER, "a"), why),
+            tells(provider.create(&request("a")), why),
+        ] {
+            assert!(matches!(error, ProviderError::Transient(_)), "{fault:?}: {error:?}");
+        }
+    }
+    account.fake.faults(|faults| faults.scripted.push_back(("disks.get", Fault::Throttled)));
+    let throttled = tells(provider.describe(&id), "Quota exceeded for quota metric");
+    assert!(matches!(throttled, ProviderError::Throttled { .. }), "a rate and no quota: {throttled:?}");
+}
+
+#[test]
+fn what_is_throttled_for_long_has_not_been_carried_out() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.attached(&provider, "a");
+    account.fake.faults(|faults| {
+        for call in ["disks.insert", "instances.detachDisk", "disks.setLabels", "disks.resize"] {
+            faults.scripted.extend([(call, Fault::Throttled); 20]);
+        }
+    });
+    for _ in 0..20 {
+        let answers = [
+            provider.create(&request("b")).map(drop),
+            provider.detach(&id).map(drop),
+            provider.set_tag(&id, "k", Some("v")).map(drop),
+            provider.grow(&id, Bytes::from_gib(20)).map(drop),
+        ];
+        for answer in answers {
+            assert!(matches!(answer, Err(ProviderError::Throttled { .. })), "{answer:?}");
+        }
+        account.pass(STEP);
+    }
+    let seen = provider.describe(&id).unwrap();
+    assert_eq!((seen.state, seen.tags.get("k"), seen.size), (VolumeState::Attached, None, Bytes::from_gib(10)));
+    assert_eq!(account.fake.disks(), 1);
+    assert!(provider.create(&request("b")).is_ok() && provider.detach(&id).is_ok());
+}
+
+#[test]
+fn limits_of_the_project_and_of_the_machine_are_told_as_such() {
+    let account = Account::new(Settings { volumes_max: 3, attachments_max: 1, ..Settings::default() });
+    let provider = account.open();
+    account.attached(&provider, "a");
+    let id = account.made(&provider, "a");
+    assert!(matches!(tells(provider.attach(&id), "maximum_persistent_disks"), ProviderError::AttachLimit(_)));
+    account.made(&provider, "a");
+    assert!(matches!(tells(provider.create(&request("a")), "Quota 'SSD_TOTAL_GB' exceeded"), ProviderError::Quota(_)));
+}
+
+#[test]
+fn a_right_that_is_missing_is_named_also_in_the_middle_of_a_boost() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.attached(&provider, "a");
+    let calls: [(&'static str, Called<'_>); 4] = [
+        ("disks.get", &|| provider.describe(&id).map(drop)),
+        ("disks.setLabels", &|| provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")).map(drop)),
+        ("instances.detachDisk", &|| provider.detach(&id).map(drop)),
+        ("disks.insert", &|| provider.create(&request("a")).map(drop)),
+    ];
+    for (call, ask) in calls {
+        account.fake.deny(call, true);
+        let error = tells(ask(), &format!("Required 'compute.{call}' permission"));
+        assert!(matches!(error, ProviderError::Invalid(_)), "{error:?}");
+        account.fake.deny(call, false);
+        assert_eq!(ask(), Ok(()));
+    }
+}
+
+#[test]
+fn an_instance_of_another_zone_or_name_is_told() {
+    let account = Account::new(Settings::default());
+    let provider = account.open_as(GceConfig { instance: Some("other-machine".to_owned()), ..account.config() });
+    let id = account.made(&provider, "a");
+    let error = tells(provider.attach(&id), "check project, zone and instance in [provider.gce]");
+    assert!(matches!(error, ProviderError::Invalid(_)));
+    let elsewhere = account.open_as(GceConfig { zone: Some("europe-west1-c".to_owned()), ..account.config() });
+    tells(elsewhere.create(&request("a")), "check project, zone and instance in [provider.gce]");
+    assert_eq!(elsewhere.describe(&id), Err(ProviderError::NotFound(id)), "it is not in that zone");
+}
+
+#[test]
+fn without_a_metadata_service_or_a_service_account_it_is_said_what_to_write() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    account.fake.hide_metadata(true);
+    assert!(provider.describe(&id).is_ok(), "the token lasts");
+    account.fake.rotate();
+    let error = tells(provider.describe(&id), "project, zone, instance and credential_command");
+    assert!(matches!(error, ProviderError::Transient(_)));
+    tells(account.open().describe(&id), "say what it would tell in [provider.gce]");
+    let written = GceConfig {
+        project: Some(PROJECT.to_owned()),
+        zone: Some(ZONE.to_owned()),
+        instance: Some(INSTANCE.to_owned()),
+        ..account.config()
+    };
+    let command = |token: &str| Some(["/bin/echo", token].map(str::to_owned).to_vec());
+    let without = account.open_as(GceConfig { credential_command: command(&account.fake.token()), ..written.clone() });
+    assert!(without.describe(&id).is_ok(), "what is written does");
+    assert!(without.attach(&id).is_ok());
+    account.reaches(&without, &id, VolumeState::Attached);
+    for (token, why) in
+        [("swordfish", "refuses a token"), ("two swordfish", "is no access token"), ("", "is no access token")]
+    {
+        let wrong = account.open_as(GceConfig { credential_command: command(token), ..written.clone() });
+        assert!(matches!(tells(wrong.describe(&id), why), ProviderError::Invalid(_)));
+    }
+    account.fake.hide_metadata(false);
+    account.fake.take_account();
+    let error = tells(account.open_as(written).describe(&id), "with status 404");
+    assert!(matches!(error, ProviderError::Transient(_)));
+}
+
+#[test]
+fn types_and_sizes_that_are_not_rented_are_refused_before_anybody_is_asked() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let with = |volume_type: &str, size| CreateVolume { volume_type: volume_type.to_owned(), size, ..request("a") };
+    let ten = Bytes::from_gib(10);
+    tells(provider.create(&with("fast", ten)), "write one of pd-ssd, pd-balanced, hyperdisk-balanced");
+    tells(provider.create(&with("pd-ssd", Bytes::from_mib(1))), "whole number of GiB");
+    tells(
+        provider.create(&with("hyperdisk-balanced", Bytes::from_gib(1))),
+        "a disk of the type hyperdisk-balanced has",
+    );
+    for token in ["", "a b", "A", "\u{e4}", &"a".repeat(54)] {
+        let odd = CreateVolume { token: token.to_owned(), ..request("a") };
+        tells(provider.create(&odd), "is no part of a name");
+    }
+    assert!(account.fake.take_sent().is_empty());
+    for volume_type in ["pd-balanced", "hyperdisk-balanced"] {
+        let id = provider.create(&with(volume_type, ten)).unwrap().0.id;
+        assert_eq!(account.reaches(&provider, &id, VolumeState::Available).volume_type, volume_type);
+    }
+}
+
+#[test]
+fn ids_that_are_none_are_no_disks_and_nobody_is_asked_about_them() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    for id in ["", "A", "1a", "a-", "a/b", "a?b=c", "../x", "a\n", &"a".repeat(64)] {
+        let id = VolumeId(id.to_owned());
+        assert_eq!(provider.describe(&id), Err(ProviderError::NotFound(id.clone())));
+        assert_eq!(provider.grow(&id, Bytes::from_gib(1)), Err(ProviderError::NotFound(id.clone())));
+    }
+    assert!(account.fake.take_sent().is_empty());
+}
+
+#[test]
+fn what_exceeds_the_rates_is_throttled_before_anybody_is_asked() {
+    let account = Account::new(Settings::default());
+    let provider = account.open_as(GceConfig { reads_per_s: 1, writes_per_s: 1, ..account.config() });
+    let absent = VolumeId("surgetank-absent".to_owned());
+    let answers: Vec<_> = (0..60).map(|_| provider.delete(&absent)).collect();
+    let carried_out = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert!(carried_out < 60);
+    let is_throttled = |answer: &Result<_, ProviderError>| match answer {
+        Err(ProviderError::Throttled { after: Some(_), text }) => text.contains("writes_per_s"),
+        answer => answer.is_ok(),
+    };
+    assert!(answers.iter().all(is_throttled), "{answers:?}");
+    let asked = account.fake.take_sent().iter().filter(|sent| sent.call == "disks.get").count();
+    assert_eq!(asked, carried_out, "of the others nothing was sent");
+}
