@@ -108,12 +108,16 @@ fn with_line(section: &str, more: &str) -> Config {
         "[provider.host]" => {
             (section, "url = \"https://host.example:7420\"\nca_file = \"/ca\"\ntoken_file = \"/token\"")
         }
-        "[provider.pool]" | "[provider.openstack]" | "[provider.aws]" => (section, ""),
+        "[provider.pool]" | "[provider.openstack]" | "[provider.aws]" | "[provider.gce]" => (section, ""),
         _ => ("[provider.local]", ""),
     };
     let caching = if provider.0 == "[provider.local]" { "" } else { "bandwidth = \"128 MiB/s\"" };
     // Others have a type of the default's name, or do not know their types.
-    let of_type = if provider.0 == "[provider.aws]" { "volume_type = \"gp3\"\n" } else { "" };
+    let of_type = match provider.0 {
+        "[provider.aws]" => "volume_type = \"gp3\"\n",
+        "[provider.gce]" => "volume_type = \"pd-ssd\"\n",
+        _ => "",
+    };
     let sections = [
         ("", ""),
         provider,
