@@ -37,10 +37,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// The path of what the zone has.
+    /// The path of what the zone has. All signs of the names may stand in a URL as they are.
     #[must_use]
     pub fn path(&self, of: &str) -> String {
-        format!("projects/{}/zones/{}/{of}", encoded(&self.project), self.zone)
+        format!("projects/{}/zones/{}/{of}", self.project, self.zone)
     }
 }
 
@@ -108,14 +108,29 @@ impl Operation {
         let text = |key: &str| body[key].as_str().map(str::to_owned);
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let name = text("name").filter(|name| !name.is_empty() && name.bytes().all(allowed));
-        let (Some(name), Some(status)) = (name, text("status")) else {
+        // Disks have a name and a status as well.
+        let status = text("status").filter(|_| body["kind"] == "compute#operation");
+        let (Some(name), Some(status)) = (name, status) else {
             return Err(ProviderError::Transient(
-                "Compute Engine tells of an operation without a name or a status: check what answers for it".to_owned(),
+                "Compute Engine answers with no operation that has a name and a status: check what answers for it"
+                    .to_owned(),
             ));
         };
         let ended = (status == "DONE").then(|| Refusal::of_operation(body).map_or(Ok(()), Err));
         let inserted = text("insertTime").unwrap_or_default();
         Ok(Self { name, request: text("clientOperationId"), inserted, ended })
+    }
+
+    /// The operation that was asked for.
+    fn read_as(name: &str, body: &Value) -> Result<Self, ProviderError> {
+        let operation = Self::read(body)?;
+        if operation.name == name {
+            return Ok(operation);
+        }
+        Err(ProviderError::Transient(format!(
+            "Compute Engine was asked for the operation {name} and tells of {}",
+            operation.name
+        )))
     }
 }
 
@@ -236,7 +251,7 @@ impl Compute {
         self.client.call(&Call { service: SERVICE, method: method.clone(), url, headers: &headers, body })
     }
 
-    /// Asks for a change. `path` has no query, or one that ends with `&`.
+    /// Asks for a change. `path` ends where its query goes on.
     pub fn begin(
         &self,
         doing: Doing,
@@ -266,7 +281,7 @@ impl Compute {
     /// What has become of an operation; `None`: it is forgotten.
     pub fn operation(&self, name: &str) -> Result<Option<Operation>, Failure> {
         match self.ask(&Method::GET, &format!("operations/{name}"), None) {
-            Ok(body) => Ok(Some(Operation::read(&body)?)),
+            Ok(body) => Ok(Some(Operation::read_as(name, &body)?)),
             Err(Failure::Refused(refusal)) if refusal.is_absent() => Ok(None),
             Err(failure) => Err(failure),
         }
@@ -275,7 +290,7 @@ impl Compute {
     /// The same; it answers when the operation has ended, or when it does not want to wait any longer.
     pub fn wait(&self, name: &str) -> Result<Operation, Failure> {
         let body = self.ask(&Method::POST, &format!("operations/{name}/wait"), None)?;
-        Ok(Operation::read(&body)?)
+        Ok(Operation::read_as(name, &body)?)
     }
 
     /// The operations of the zone that have not ended.
@@ -315,7 +330,24 @@ impl Compute {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn what_is_not_the_operation_that_was_asked_for_says_nothing() {
+        let told = json!({ "kind": "compute#operation", "name": "operation-1", "status": "RUNNING", "clientOperationId": "id" });
+        assert_eq!(Operation::read_as("operation-1", &told).unwrap().request.as_deref(), Some("id"));
+        assert!(Operation::read_as("operation-2", &told).is_err());
+        for (key, value) in
+            [("kind", json!("compute#disk")), ("name", json!("../x")), ("name", json!("")), ("status", Value::Null)]
+        {
+            let mut odd = told.clone();
+            odd[key] = value;
+            assert!(Operation::read(&odd).is_err(), "{odd}");
+        }
+        assert!(Operation::read(&json!([])).is_err());
+    }
 
     #[test]
     fn ids_of_requests_are_uuids_that_tell_what_is_done_with_which_disk() {

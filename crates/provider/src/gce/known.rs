@@ -74,6 +74,14 @@ impl Known {
         true
     }
 
+    /// A change that another process has begun, or whose answer was lost, as a look has found it that began after so many changes.
+    pub fn found(&self, disk: &str, pending: &Pending, changes: u64) {
+        let mut state = self.state();
+        if state.changes == changes {
+            state.disks.entry(disk.to_owned()).or_default().pending = Some(pending.clone());
+        }
+    }
+
     /// An operation has ended, or another one counts.
     pub fn ends(&self, disk: &str, operation: &str) {
         let mut state = self.state();

@@ -10,7 +10,7 @@ use ureq::http::Method;
 use super::GceConfig;
 use crate::ProviderError;
 use crate::clock::{Clock, whole_ms};
-use crate::cloud::http::{Call, Client, sentence};
+use crate::cloud::http::{Client, Text, sentence};
 use crate::cloud::{Hidden, command, metadata};
 
 /// What asks, for sentences.
@@ -121,27 +121,18 @@ impl Login {
     /// Reads what the metadata service tells, as JSON.
     fn metadata(&self, path: &str) -> Result<Value, ProviderError> {
         let url = format!("{}{path}", self.metadata_url);
-        let answer = self.client.call(&Call {
-            service: SERVICE,
-            method: Method::GET,
-            url: &url,
-            headers: &[FLAVOR],
-            body: None,
-        });
+        let call = Text { service: SERVICE, method: &Method::GET, url: &url, headers: &[FLAVOR], body: None };
         let remedy = "if this machine has none, or no service account, say what it would tell in [provider.gce]: project, zone, instance and credential_command";
-        let answer = answer.map_err(|error| ProviderError::Transient(format!("{error} ({remedy})")))?;
+        let failed = |why: String| ProviderError::Transient(format!("{why}: {remedy}"));
+        let answer = self.client.exchange(&call).map_err(|error| failed(error.to_string()))?;
         if answer.headers.get(FLAVOR.0).is_none_or(|flavor| flavor != FLAVOR.1) {
-            return Err(ProviderError::Transient(format!(
-                "what answers for {SERVICE} is not Compute Engine's: {remedy}"
-            )));
+            return Err(failed(format!("what answers for {SERVICE} is not Compute Engine's")));
         }
-        if answer.status.is_success() {
-            return Ok(answer.body);
+        // What it refuses, it refuses with a page.
+        if !answer.status.is_success() {
+            return Err(failed(format!("{SERVICE} answers {path} with status {}", answer.status.as_u16())));
         }
-        Err(ProviderError::Transient(format!(
-            "{SERVICE} answers {path} with status {}: {remedy}",
-            answer.status.as_u16()
-        )))
+        serde_json::from_slice(&answer.text).map_err(|error| answer.foreign("JSON", &error.to_string()))
     }
 
     /// One text that the metadata service tells, such as the zone; only the last part of a path.

@@ -141,7 +141,10 @@ impl GceProvider {
         let pending = match self.known.pending(name) {
             Some(pending) => pending,
             // Before the disk is read: what ends in between shows there.
-            None => pending_of(name, &self.compute.operations().map_err(Failure::general)?),
+            None => {
+                let found = pending_of(name, &self.compute.operations().map_err(Failure::general)?);
+                found.inspect(|pending| self.known.found(name, pending, changes))
+            }
         };
         let seen = match pending {
             Some(pending) => self.look_on(name, pending)?,

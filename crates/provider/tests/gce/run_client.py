@@ -6,6 +6,7 @@ Arguments: the URL of the fake, a project, a zone and an instance.
 
 import os
 import sys
+import time
 import uuid
 
 url, project, zone, instance = sys.argv[1:]
@@ -64,6 +65,7 @@ def ended(operation):
         found = operations.wait(operation=operation.name, **place)
         if found.status == compute_v1.Operation.Status.DONE:
             return found
+        time.sleep(0.02)
     raise AssertionError(f"{operation.name} does not end")
 
 
@@ -96,9 +98,9 @@ refused(
     disks.insert,
     request=compute_v1.InsertDiskRequest(disk_resource=wanted, request_id=str(uuid.UUID(int=0)), **place),
 )
-pending = [found.client_operation_id for found in operations.list(
-    request=compute_v1.ListZoneOperationsRequest(filter="status != DONE", **place))]
-assert first in pending, pending
+assert first in [found.client_operation_id for found in operations.list(**place)]
+pending = operations.list(request=compute_v1.ListZoneOperationsRequest(filter="status != DONE", **place))
+assert all(found.status != compute_v1.Operation.Status.DONE for found in pending)
 assert not ended(operation).error.errors
 disk = disks.get(disk=name, **place)
 assert (disk.status, disk.size_gb, disk.type_.rsplit("/")[-1], dict(disk.labels)) == (

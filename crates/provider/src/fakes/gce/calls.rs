@@ -133,8 +133,9 @@ fn disk(seen: &Seen) -> Value {
 impl Operation {
     fn told(&self, now_ms: u64) -> Value {
         let is_done = self.done_ms <= now_ms;
+        let kind = self.call.rsplit('.').next();
         let mut told = json!({
-            "kind": "compute#operation", "id": "9876543210987654321", "name": self.name, "operationType": self.kind,
+            "kind": "compute#operation", "id": "9876543210987654321", "name": self.name, "operationType": kind,
             "targetLink": self.target, "status": if is_done { "DONE" } else { "RUNNING" },
             "progress": if is_done { 100 } else { 0 }, "insertTime": xml::time(self.inserted_ms),
             "zone": format!("{BASE}/projects/{PROJECT}/zones/{ZONE}"), "user": "surgetank@our-project.iam.gserviceaccount.com",
@@ -175,7 +176,7 @@ impl State {
                 let found = self.operations.iter_mut().find(|operation| operation.name == name);
                 let operation = found.ok_or_else(|| absent(&sent.path))?;
                 // Whoever waits is answered when it is done; other changes than of labels take the time of the test.
-                if sent.call.ends_with("wait") && operation.labels.is_some() {
+                if sent.call.ends_with("wait") && operation.call == "disks.setLabels" {
                     operation.done_ms = operation.done_ms.min(now_ms);
                 }
                 self.end_operations();
@@ -257,8 +258,9 @@ impl State {
         }
         let failing = self.failing.iter().position(|(call, ..)| *call == sent.call);
         let error = failing.map(|at| self.failing.remove(at)).map(|(_, status, code, said)| (status, code, said));
-        let (kind, takes_ms, labels) =
-            if error.is_some() { ("failing", FAILURE_MS, None) } else { self.begin(sent, name)? };
+        let (takes_ms, labels) = if error.is_some() { (FAILURE_MS, None) } else { self.begin(sent, name)? };
+        // An operation is not done before its change is, also by a clock that goes on meanwhile.
+        let now_ms = self.cloud.now_ms();
         let target = match &*sent.call {
             "disks.insert" => format!("{BASE}/{}/{}", sent.path, sent.body["name"].as_str().unwrap_or_default()),
             "disks.delete" => format!("{BASE}/{}", sent.path),
@@ -266,7 +268,7 @@ impl State {
         };
         let operation = Operation {
             name: format!("operation-{:013}-{:06}", now_ms, self.operations.len()),
-            kind,
+            call: sent.call.clone(),
             target,
             request,
             inserted_ms: now_ms,
@@ -279,7 +281,7 @@ impl State {
         Ok(told)
     }
 
-    /// Begins a change: what it is called, how long it takes, and the labels that follow from it.
+    /// Begins a change.
     fn begin(&mut self, sent: &Sent, name: &str) -> Result<Begun, Refused> {
         let settings = self.cloud.settings.clone();
         match &*sent.call {
@@ -287,11 +289,11 @@ impl State {
                 let wanted = wanted(&sent.body)?;
                 let id = wanted.id.clone().unwrap_or_default();
                 self.cloud.create(wanted).map_err(|refusal| refused(refusal, &id))?;
-                Ok(("insert", whole_ms(settings.create), None))
+                Ok((whole_ms(settings.create), None))
             }
             "disks.delete" => {
                 self.cloud.delete(name).map_err(|refusal| refused(refusal, name))?;
-                Ok(("delete", whole_ms(settings.delete), None))
+                Ok((whole_ms(settings.delete), None))
             }
             "disks.resize" => {
                 let gib = sent.body["sizeGb"].as_str().and_then(|gib| gib.parse().ok()).unwrap_or_default();
@@ -301,7 +303,7 @@ impl State {
                 }
                 check_size(&present.kind, gib)?;
                 self.cloud.grow(name, gib).map_err(|refusal| refused(refusal, name))?;
-                Ok(("resizeDisk", whole_ms(settings.grow), None))
+                Ok((whole_ms(settings.grow), None))
             }
             "disks.setLabels" => {
                 let present = self.cloud.made(name).map_err(|refusal| refused(refusal, name))?.volume.tags;
@@ -310,7 +312,7 @@ impl State {
                     let said = "Labels fingerprint either invalid or resource labels have changed";
                     return Err((412, "conditionNotMet", said.to_owned()));
                 }
-                Ok(("setLabels", LABELS_MS, Some((name.to_owned(), labels(&sent.body)?, before))))
+                Ok((LABELS_MS, Some((name.to_owned(), labels(&sent.body)?, before))))
             }
             "instances.attachDisk" => {
                 self.check_instance(sent, name)?;
@@ -324,7 +326,7 @@ impl State {
                     return Err(invalid(format!("Invalid value for field 'resource.source': '{source}'.")));
                 }
                 self.cloud.attach(disk, device).map_err(|refusal| refused(refusal, disk))?;
-                Ok(("attachDisk", whole_ms(settings.attach), None))
+                Ok((whole_ms(settings.attach), None))
             }
             "instances.detachDisk" => {
                 self.check_instance(sent, name)?;
@@ -335,7 +337,7 @@ impl State {
                     ))
                 })?;
                 self.cloud.detach(&disk).map_err(|refusal| refused(refusal, &disk))?;
-                Ok(("detachDisk", whole_ms(settings.detach), None))
+                Ok((whole_ms(settings.detach), None))
             }
             _ => Err((404, "notFound", "Not Found".to_owned())),
         }
@@ -349,8 +351,8 @@ impl State {
     }
 }
 
-/// What an operation is called, how long it takes in milliseconds, and the labels that follow from it.
-type Begun = (&'static str, u64, Option<(String, BTreeMap<String, String>, String)>);
+/// How long an operation takes in milliseconds, and the labels that follow from it.
+type Begun = (u64, Option<(String, BTreeMap<String, String>, String)>);
 
 /// What a creation asks for.
 fn wanted(body: &Value) -> Result<Wanted, Refused> {

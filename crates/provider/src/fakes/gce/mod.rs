@@ -52,7 +52,8 @@ type Refused = (u16, &'static str, String);
 /// An operation.
 struct Operation {
     name: String,
-    kind: &'static str,
+    /// What was called.
+    call: String,
     target: String,
     request: Option<String>,
     inserted_ms: u64,
