@@ -35,6 +35,15 @@ impl From<ProviderError> for Failure {
 }
 
 impl Failure {
+    /// Whether it may have been carried out nevertheless.
+    #[must_use]
+    pub const fn is_in_doubt(&self) -> bool {
+        match self {
+            Self::Refused(refusal) => refusal.status >= 500,
+            Self::Other(error) => matches!(error, ProviderError::Transient(_)),
+        }
+    }
+
     /// Of a call that concerns no disk.
     pub fn general(self) -> ProviderError {
         match self {

@@ -120,6 +120,13 @@ impl Known {
         }
     }
 
+    /// Something else is so than was told, and no change was accepted.
+    pub fn is_stale(&self, disk: &str) {
+        if let Some(entry) = self.state().disks.get_mut(disk) {
+            entry.told = None;
+        }
+    }
+
     /// Nothing is known any more: it is gone, or nobody knows whether a change was accepted.
     pub fn forget(&self, disk: &str) {
         let mut state = self.state();

@@ -113,6 +113,17 @@ impl GceProvider {
         failure.of_disk(disk, &zone, state)
     }
 
+    /// The same of one that was asked for.
+    fn refused(&self, failure: Failure, disk: &str, state: VolumeState) -> ProviderError {
+        // Of what was surely refused, as by a rate, nothing else has to be asked.
+        if failure.is_in_doubt() {
+            self.known.forget(disk);
+        } else {
+            self.known.is_stale(disk);
+        }
+        self.error_of(failure, disk, state)
+    }
+
     /// The disk itself; `None`: Compute Engine says that there is none.
     fn disk(&self, name: &str) -> Result<Option<Disk>, ProviderError> {
         let body = match self.compute.ask(&Method::GET, &format!("disks/{name}"), None) {
@@ -386,13 +397,9 @@ impl Provider for GceProvider {
                 decided => return decided,
             }
         };
-        let refused = |failure| {
-            // Nobody knows whether it was carried out.
-            self.known.forget(name);
-            match self.error_of(failure, name, state) {
-                ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
-                error => Err(error),
-            }
+        let refused = |failure| match self.refused(failure, name, state) {
+            ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
+            error => Err(error),
         };
         match self.carry_out(name, transition) {
             Ok(Operation { ended: Some(Err(refusal)), .. }) => refused(Failure::Refused(refusal)),
@@ -445,8 +452,7 @@ impl Provider for GceProvider {
             }
             Err(failure) => failure,
         };
-        self.known.forget(name);
-        Err(self.error_of(failure, name, state))
+        Err(self.refused(failure, name, state))
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
@@ -526,10 +532,7 @@ impl Provider for GceProvider {
                     return Ok(Change::Changed);
                 }
                 Err(Failure::Refused(refusal)) if refusal.is_of_fingerprint() => {}
-                Err(failure) => {
-                    self.known.forget(name);
-                    return Err(self.error_of(failure, name, state));
-                }
+                Err(failure) => return Err(self.refused(failure, name, state)),
             }
         }
         Err(ProviderError::Transient(format!(

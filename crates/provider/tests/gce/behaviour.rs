@@ -1,4 +1,4 @@
-//! What the client does with Compute Engine's habits.
+//! What the client makes of what Compute Engine does.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -73,6 +73,7 @@ fn what_is_throttled_for_long_has_not_been_carried_out() {
             faults.scripted.extend([(call, Fault::Throttled); 20]);
         }
     });
+    account.fake.take_sent();
     for _ in 0..20 {
         let answers = [
             provider.create(&request("b")).map(drop),
@@ -85,6 +86,8 @@ fn what_is_throttled_for_long_has_not_been_carried_out() {
         }
         account.pass(STEP);
     }
+    let is_list = |sent: &surgetank_provider::fakes::gce::Sent| sent.call == "zoneOperations.list";
+    assert!(!account.fake.take_sent().iter().any(is_list), "what is refused for its rate makes no more calls");
     let seen = provider.describe(&id).unwrap();
     assert_eq!((seen.state, seen.tags.get("k"), seen.size), (VolumeState::Attached, None, Bytes::from_gib(10)));
     assert_eq!(account.fake.disks(), 1);
