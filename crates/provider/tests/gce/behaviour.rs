@@ -14,6 +14,9 @@ use surgetank_provider::{
 
 use crate::account::{Account, LOOKS_MAX, request};
 
+/// A change that is asked for.
+type Asked<'a> = &'a dyn Fn() -> Result<Change, ProviderError>;
+
 /// How the daemon waits: with pauses that double from 5 ms to 500 ms.
 fn poll(account: &Account, provider: &dyn Provider, id: &VolumeId, wanted: Option<VolumeState>) {
     let mut pause = Duration::from_millis(5);
@@ -101,7 +104,7 @@ fn what_was_accepted_shows_as_on_the_way_also_after_a_restart_and_after_an_answe
     let account = Account::new(Settings::default());
     let provider = account.open();
     let (id, other) = (account.made(&provider, "a"), account.made(&provider, "a"));
-    let changes: [(&'static str, &dyn Fn() -> Result<Change, ProviderError>, VolumeState, Option<VolumeState>); 3] = [
+    let changes: [(&'static str, Asked<'_>, VolumeState, Option<VolumeState>); 3] = [
         ("instances.attachDisk", &|| provider.attach(&id), Attaching, Some(Attached)),
         ("instances.detachDisk", &|| provider.detach(&id), Detaching, Some(Available)),
         ("disks.delete", &|| provider.delete(&id), Deleting, None),
