@@ -81,7 +81,7 @@ impl Doing {
 
 /// The id of a request: a UUID, of which 48 bits tell what is done with which disk, and the others whether it is the same request.
 /// Its version is never 0, and so neither is it.
-fn request_id(doing: Doing, disk: &str, which: [u8; 10]) -> String {
+fn request_id(doing: Doing, disk: &str, which: Which) -> String {
     let of = digest(&SHA256, format!("{}/{disk}", doing.name()).as_bytes());
     let mut id: Vec<u8> = of.as_ref()[..6].iter().copied().chain(which).collect();
     id[6] = (id[6] & 0x0f) | 0x40;
@@ -155,7 +155,11 @@ impl std::fmt::Debug for Compute {
     }
 }
 
-fn random<const N: usize>() -> Result<[u8; N], ProviderError> {
+/// Tells requests apart that do the same with the same disk.
+pub type Which = [u8; 10];
+
+/// Random bytes.
+pub fn random<const N: usize>() -> Result<[u8; N], ProviderError> {
     let mut bytes = [0; N];
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())
         .map_err(|error| ProviderError::Transient(format!("the system has no random bytes: {error}")))?;
@@ -251,17 +255,17 @@ impl Compute {
         self.client.call(&Call { service: SERVICE, method: method.clone(), url, headers: &headers, body })
     }
 
-    /// Asks for a change. `path` ends where its query goes on.
+    /// Asks for a change. `path` ends where its query goes on; `which` tells requests apart that do the same.
     pub fn begin(
         &self,
         doing: Doing,
         disk: &str,
+        which: Which,
         method: &Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Operation, Failure> {
-        let id = request_id(doing, disk, random()?);
-        self.begin_as(&id, method, path, body)
+        self.begin_as(&request_id(doing, disk, which), method, path, body)
     }
 
     /// Asks for a disk. The same request has the same id in this process, so that one which arrives late is ignored; `tries` says

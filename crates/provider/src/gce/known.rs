@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::compute::Doing;
+use super::compute::{Doing, Which};
 use super::disk::Disk;
 use super::labels::Labels;
 use crate::VolumeState;
@@ -39,6 +39,8 @@ struct Entry {
 #[derive(Debug, Default)]
 struct State {
     disks: BTreeMap<String, Entry>,
+    /// Requests for a change of which nobody knows whether they have arrived.
+    doubts: BTreeMap<String, (Doing, Which)>,
     changes: u64,
 }
 
@@ -65,6 +67,7 @@ impl Known {
     pub fn begins(&self, pending: Pending, disk: &Disk, under_way: VolumeState, now_ms: u64) -> bool {
         let mut state = self.state();
         state.changes += 1;
+        state.doubts.remove(&disk.name);
         let former = state.disks.get(&disk.name).and_then(|entry| entry.pending.as_ref());
         if former.is_some_and(|former| former.operation == pending.operation) {
             return false;
@@ -77,6 +80,7 @@ impl Known {
     /// A change that another process has begun, or whose answer was lost, as a look has found it that began after so many changes.
     pub fn found(&self, disk: &str, pending: &Pending, changes: u64) {
         let mut state = self.state();
+        state.doubts.remove(disk);
         if state.changes == changes {
             state.disks.entry(disk.to_owned()).or_default().pending = Some(pending.clone());
         }
@@ -122,15 +126,29 @@ impl Known {
 
     /// Something else is so than was told, and no change was accepted.
     pub fn is_stale(&self, disk: &str) {
-        if let Some(entry) = self.state().disks.get_mut(disk) {
+        let mut state = self.state();
+        state.doubts.remove(disk);
+        if let Some(entry) = state.disks.get_mut(disk) {
             entry.told = None;
         }
     }
 
-    /// Nothing is known any more: it is gone, or nobody knows whether a change was accepted.
+    /// Nothing is known any more.
     pub fn forget(&self, disk: &str) {
         let mut state = self.state();
         state.changes += 1;
+        state.doubts.remove(disk);
         state.disks.remove(disk);
+    }
+
+    /// Nobody knows whether this request for a change has arrived.
+    pub fn doubts(&self, disk: &str, doing: Doing, which: Which) {
+        self.forget(disk);
+        self.state().doubts.insert(disk.to_owned(), (doing, which));
+    }
+
+    /// Which request for this change may arrive yet: asked for again as the same one, it is carried out once.
+    pub fn doubted(&self, disk: &str, doing: Doing) -> Option<Which> {
+        self.state().doubts.get(disk).filter(|(doubted, _)| *doubted == doing).map(|(_, which)| *which)
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
     VolumeId, VolumeState, decide_growth,
 };
-use compute::{Compute, Doing, Operation};
+use compute::{Compute, Doing, Operation, Which, random};
 use disk::{Disk, is_name};
 use errors::{Failure, Refusal};
 use known::{Known, Pending};
@@ -114,10 +114,16 @@ impl GceProvider {
     }
 
     /// The same of one that was asked for.
-    fn refused(&self, failure: Failure, disk: &str, state: VolumeState) -> ProviderError {
+    fn refused(
+        &self,
+        failure: Failure,
+        disk: &str,
+        state: VolumeState,
+        (doing, which): (Doing, Which),
+    ) -> ProviderError {
         // Of what was surely refused, as by a rate, nothing else has to be asked.
         if failure.is_in_doubt() {
-            self.known.forget(disk);
+            self.known.doubts(disk, doing, which);
         } else {
             self.known.is_stale(disk);
         }
@@ -267,7 +273,7 @@ impl GceProvider {
     }
 
     /// Asks for a change of a disk.
-    fn carry_out(&self, name: &str, transition: Transition) -> Result<Operation, Failure> {
+    fn carry_out(&self, name: &str, transition: Transition, which: Which) -> Result<Operation, Failure> {
         let doing = Doing::from(transition);
         match transition {
             Transition::Attach => {
@@ -277,13 +283,15 @@ impl GceProvider {
                     "autoDelete": false, "mode": "READ_WRITE", "type": "PERSISTENT",
                 });
                 let path = format!("instances/{}/attachDisk?", self.compute.instance()?);
-                self.compute.begin(doing, name, &Method::POST, &path, Some(&body))
+                self.compute.begin(doing, name, which, &Method::POST, &path, Some(&body))
             }
             Transition::Detach => {
                 let path = format!("instances/{}/detachDisk?deviceName={name}&", self.compute.instance()?);
-                self.compute.begin(doing, name, &Method::POST, &path, None)
+                self.compute.begin(doing, name, which, &Method::POST, &path, None)
             }
-            Transition::Delete => self.compute.begin(doing, name, &Method::DELETE, &format!("disks/{name}?"), None),
+            Transition::Delete => {
+                self.compute.begin(doing, name, which, &Method::DELETE, &format!("disks/{name}?"), None)
+            }
         }
     }
 }
@@ -397,15 +405,22 @@ impl Provider for GceProvider {
                 decided => return decided,
             }
         };
-        let refused = |failure| match self.refused(failure, name, state) {
+        let doing = Doing::from(transition);
+        let which = self.known.doubted(name, doing).map_or_else(random, Ok)?;
+        let refused = |failure| match self.refused(failure, name, state, (doing, which)) {
             ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
             error => Err(error),
         };
-        match self.carry_out(name, transition) {
+        match self.carry_out(name, transition, which) {
             Ok(Operation { ended: Some(Err(refusal)), .. }) => refused(Failure::Refused(refusal)),
+            // It had arrived before, and may have been undone since: the disk has to tell.
+            Ok(Operation { ended: Some(Ok(())), .. }) => {
+                self.known.forget(name);
+                Ok(Change::Changed)
+            }
             Ok(operation) => {
                 let before = Some(disk.clone());
-                let pending = Pending { operation: operation.name, doing: transition.into(), disk: before };
+                let pending = Pending { operation: operation.name, doing, disk: before };
                 self.known.begins(pending, &disk, transition.under_way(), self.clock.now_ms());
                 Ok(Change::Changed)
             }
@@ -442,8 +457,8 @@ impl Provider for GceProvider {
             None => {}
         }
         let body = json!({ "sizeGb": disk::gib(size)?.to_string() });
-        let path = format!("disks/{name}/resize?");
-        let failure = match self.compute.begin(Doing::Grow, name, &Method::POST, &path, Some(&body)) {
+        let (path, which) = (format!("disks/{name}/resize?"), random()?);
+        let failure = match self.compute.begin(Doing::Grow, name, which, &Method::POST, &path, Some(&body)) {
             Ok(Operation { ended: Some(Err(refusal)), .. }) => Failure::Refused(refusal),
             Ok(operation) => {
                 let pending = Pending { operation: operation.name, doing: Doing::Grow, disk: None };
@@ -452,7 +467,7 @@ impl Provider for GceProvider {
             }
             Err(failure) => failure,
         };
-        Err(self.refused(failure, name, state))
+        Err(self.refused(failure, name, state, (Doing::Grow, which)))
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
@@ -524,15 +539,15 @@ impl Provider for GceProvider {
                 continue;
             };
             let body = json!({ "labels": wanted, "labelFingerprint": fingerprint });
-            let path = format!("disks/{name}/setLabels?");
-            let begun = self.compute.begin(Doing::Label, name, &Method::POST, &path, Some(&body));
+            let (path, which) = (format!("disks/{name}/setLabels?"), random()?);
+            let begun = self.compute.begin(Doing::Label, name, which, &Method::POST, &path, Some(&body));
             match begun.and_then(|operation| self.finish(operation)) {
                 Ok(()) => {
                     self.known.relabelled(name, &wanted);
                     return Ok(Change::Changed);
                 }
                 Err(Failure::Refused(refusal)) if refusal.is_of_fingerprint() => {}
-                Err(failure) => return Err(self.refused(failure, name, state)),
+                Err(failure) => return Err(self.refused(failure, name, state, (Doing::Grow, which))),
             }
         }
         Err(ProviderError::Transient(format!(

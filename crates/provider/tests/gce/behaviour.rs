@@ -128,6 +128,46 @@ fn what_was_accepted_shows_as_on_the_way_also_after_a_restart_and_after_an_answe
 }
 
 #[test]
+fn a_request_that_may_arrive_yet_is_repeated_as_the_same_one() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.attached(&provider, "a");
+    let ids = |call: &str| -> Vec<String> {
+        let sent = account.fake.take_sent().into_iter().filter(|sent| sent.call == call);
+        sent.map(|sent| sent.query["requestId"].clone()).collect()
+    };
+    for fault in [Fault::RequestLost, Fault::RequestLate, Fault::BadGateway] {
+        account.fake.take_sent();
+        account.fake.faults(|faults| faults.scripted.push_back(("instances.detachDisk", fault)));
+        assert!(matches!(provider.detach(&id), Err(ProviderError::Transient(_))));
+        provider.detach(&id).unwrap();
+        account.reaches(&provider, &id, VolumeState::Available);
+        let first = ids("instances.detachDisk");
+        assert!(first.iter().all(|id| *id == first[0]), "{fault:?}: {first:?}");
+        provider.attach(&id).unwrap();
+        account.reaches(&provider, &id, VolumeState::Attached);
+        provider.detach(&id).unwrap();
+        account.reaches(&provider, &id, VolumeState::Available);
+        assert_ne!(ids("instances.detachDisk"), first[..1], "another time it is another one");
+        provider.attach(&id).unwrap();
+        account.reaches(&provider, &id, VolumeState::Attached);
+    }
+    provider.detach(&id).unwrap();
+    account.reaches(&provider, &id, VolumeState::Available);
+    // One that had arrived, and was undone by somebody else: what is remembered of it says nothing of now.
+    account.fake.faults(|faults| faults.scripted.push_back(("instances.attachDisk", Fault::AnswerLost)));
+    assert!(provider.attach(&id).is_err());
+    let other = account.open();
+    account.reaches(&other, &id, VolumeState::Attached);
+    other.detach(&id).unwrap();
+    account.reaches(&other, &id, VolumeState::Available);
+    assert_eq!(provider.attach(&id), Ok(Change::Changed));
+    assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Available);
+    assert_eq!(provider.attach(&id), Ok(Change::Changed));
+    account.reaches(&provider, &id, VolumeState::Attached);
+}
+
+#[test]
 fn an_operation_that_fails_is_told_once_by_what_it_is() {
     let account = Account::new(Settings::default());
     let provider = account.open();
