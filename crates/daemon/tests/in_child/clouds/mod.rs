@@ -2,10 +2,12 @@
 //! daemon is killed again and again. This very program runs in the guest, at its ignored test.
 //!
 //! - `aws`: a fake of EC2;
+//! - `gce`: a fake of Compute Engine;
 //! - `openstack`: Keystone, Cinder and Nova themselves;
 //! - `plugging`: disks as hypervisors show them.
 
 mod aws;
+mod gce;
 mod openstack;
 mod plugging;
 
@@ -23,7 +25,7 @@ use crate::common::{MIB, Machine, eventually, pattern};
 use crate::hotplug::{boosted, drained};
 
 /// Life cycles in the guest; `SURGETANK_HOTPLUGS` for more.
-const CYCLES: u64 = 6;
+const CYCLES: u64 = 2;
 /// Of the configuration, the provider's section, and what the section of caching volumes says of them.
 const PROVIDER: &str = "SURGETANK_TEST_PROVIDER";
 const CACHING: &str = "SURGETANK_TEST_CACHING";

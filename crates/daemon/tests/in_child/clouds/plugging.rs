@@ -23,6 +23,8 @@ pub enum Shows<'a> {
     Virtio(&'a str),
     /// A SCSI disk: the guest sees all of the serial.
     Scsi(&'a str),
+    /// A SCSI disk of Google's, whose page 0x83 has the name.
+    Google(&'a str),
     /// An NVMe disk, whose controller shows the serial.
     Nvme(&'a str),
 }
@@ -106,10 +108,16 @@ impl GuestsQemu {
             Shows::Nvme(serial) => {
                 self.on_a_port(&json!({ "driver": "nvme", "id": disk, "drive": node, "serial": serial }));
             }
-            Shows::Scsi(serial) => {
+            Shows::Scsi(_) | Shows::Google(_) => {
                 self.on_a_port(&json!({ "driver": "virtio-scsi-pci", "id": controller }));
                 let bus = format!("{controller}.0");
-                let disk = json!({ "driver": "scsi-hd", "id": disk, "drive": node, "bus": bus, "serial": serial });
+                let mut disk = json!({ "driver": "scsi-hd", "id": disk, "drive": node, "bus": bus });
+                if let Shows::Google(name) = shows {
+                    (disk["vendor"], disk["product"], disk["device_id"]) =
+                        (json!("Google"), json!("PersistentDisk"), json!(name));
+                } else if let Shows::Scsi(serial) = shows {
+                    disk["serial"] = json!(serial);
+                }
                 assert!(self.execute("device_add", disk));
             }
         }

@@ -211,6 +211,12 @@ impl FakeGce {
         locked(&self.state).operations.clear();
     }
 
+    /// The disks that are attached to the instance, for whoever plugs disks into a guest.
+    #[must_use]
+    pub fn attached(&self) -> BTreeSet<String> {
+        locked(&self.state).cloud.attached()
+    }
+
     /// How many disks there are, without those that are being deleted.
     #[must_use]
     pub fn disks(&self) -> usize {
