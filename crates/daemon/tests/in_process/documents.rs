@@ -123,11 +123,11 @@ fn with_line(section: &str, more: &str) -> Config {
         provider,
         ("[machine]", ""),
         ("[allocation]", "cache = \"1 GiB\""),
-        ("[array.data]", &format!("{of_type}members = 2\nmember_size = \"1 GiB\"")),
+        ("[array.data]", &format!("{of_type}members = 2\nmember_size = \"10 GiB\"")),
         ("[device.data]", "backing = \"/dev/vdb\""),
         ("[device.data.backing_limits]", "bandwidth = \"33 MiB/s\""),
         ("[device.data.caching]", &format!("{of_type}{caching}")),
-        ("[device.data.read_cache]", &format!("{of_type}members = 2\nmember_size = \"1 GiB\"")),
+        ("[device.data.read_cache]", &format!("{of_type}members = 2\nmember_size = \"10 GiB\"")),
         ("[device.data.policy]", ""),
     ];
     assert!(sections.iter().any(|(head, _)| *head == section), "{section}");
