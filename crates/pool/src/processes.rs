@@ -244,8 +244,7 @@ impl BenefactorProcess {
     pub fn undrained(&self) -> Option<u64> {
         let runtime = self.running.runtime.as_ref()?;
         let status = runtime.block_on(PoolClient::ask_status(&self.of_pool)).ok()?;
-        // Created and replicated.
-        Some(status.files.iter().take(2).sum())
+        Some(status.undrained())
     }
 
     /// Why it has ended, if it has.

@@ -102,6 +102,45 @@ fn a_manager_and_benefactors_in_processes_of_their_own_are_a_pool() {
     }
 }
 
+#[test]
+fn a_file_of_which_nothing_was_committed_keeps_no_benefactor_from_ending() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (directory, key, point, target) =
+        (place.text("pool"), place.text("pool/key"), place.text("mnt"), place.text("target"));
+    let (_manager, line) = Started::new(&["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0"]);
+    let address = line.split_once(": ").unwrap().0.to_owned();
+    let at = address.strip_prefix("pool://").unwrap();
+    let mut benefactors = ["1", "2"].map(|number| {
+        let arguments = ["pool", "benefactor", "--managers", at, "--memory", "64 MiB", "--listen", "127.0.0.1:0"];
+        Started::new(&[&arguments[..], &["--domain", number, "--id", number, "--key", &key]].concat()).0
+    });
+    let status = || {
+        let told = done(&["pool", "status", &address, "--token", &key, "--json"]);
+        serde_json::from_str::<Value>(&told).unwrap()
+    };
+    until("both lend", || status()["benefactors"].as_array().unwrap().len() == 2);
+    let arguments = ["mount", &address, &point, "--target", &target, "--token", &key, "--foreground"];
+    let (mut mount, _) = Started::new(&arguments);
+    let file = fs::File::create(place.at("mnt/file")).unwrap();
+    file.write_all_at(&bytes(1, 300_000), 0).unwrap();
+    assert_eq!(status()["files"]["staged"], 1);
+    mount.0.kill().unwrap();
+    mount.0.wait().unwrap();
+    drop(file);
+    until("it is torn", || status()["files"]["torn"] == 1);
+    assert_eq!(status()["files"]["staged"], 0);
+    for process in &mut benefactors {
+        signal(&process.0, rustix::process::Signal::TERM);
+    }
+    for process in &mut benefactors {
+        until("it ends", || process.0.try_wait().unwrap().is_some_and(|status| status.success()));
+    }
+    done(&["umount", &point]);
+}
+
 /// What starts a benefactor with a directory for its SSD.
 fn with_ssd(place: &Place, managers: &str, listen: &str, number: &str, more: &[&str]) -> Vec<String> {
     let (key, directory) = (place.text("pool/key"), place.text(&format!("ssd{number}")));

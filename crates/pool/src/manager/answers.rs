@@ -254,13 +254,15 @@ impl Manager {
     pub(super) async fn status(&self, by: &Claims) -> Result<Reply, Unavailable> {
         let read = self.store.read(&[], &[Prefix::Nodes, Prefix::Mounts]).await?;
         let drain_bytes_s = self.rate.bytes_s();
-        let mut status = Status { files: vec![0; 6], drain_bytes_s, store: self.room.status(), ..Status::default() };
+        let mut status = Status { files: vec![0; 7], drain_bytes_s, store: self.room.status(), ..Status::default() };
         let (mut mounts, mut prefixes) = (Vec::new(), Vec::new());
         for (key, stored) in read.prefixes.into_iter().flatten() {
             match (key, stored.value) {
-                (_, Value::Node(Node { kind: Kind::File(state), .. })) => {
+                (_, Value::Node(Node { kind: Kind::File(state), torn, .. })) => {
                     let at = match state {
+                        FileState::Created | FileState::Drained | FileState::Evicted if torn => 6,
                         FileState::Created => 0,
+                        // Also a torn one: what was committed is to be drained.
                         FileState::Replicated => 1,
                         FileState::Drained => 2,
                         FileState::Evicted => 3,

@@ -110,7 +110,8 @@ pub struct Status {
     pub benefactors: Vec<(Lends, u64)>,
     /// How each of these is, and the bytes of SSD that are used; then those that are gone, with what they lent.
     pub states: Vec<(Lends, State, u64)>,
-    /// Files in the states created, replicated, drained, evicted, failed, conflict.
+    /// Files in the states created, replicated, drained, evicted, failed, conflict; then torn ones of which nothing is to be drained any
+    /// more, which are in none of the former.
     pub files: Vec<u64>,
     /// Entries that targets have not seen.
     pub journal: u64,
@@ -124,6 +125,14 @@ pub struct Status {
     pub logs: Vec<(BenefactorId, segments::Report)>,
     /// All mounts.
     pub mounts: Vec<MountStatus>,
+}
+
+impl Status {
+    /// Files of which benefactors may have something that no target has: those that are written or drained.
+    #[must_use]
+    pub fn undrained(&self) -> u64 {
+        self.files.iter().take(2).sum()
+    }
 }
 
 /// How a mount's target is.
