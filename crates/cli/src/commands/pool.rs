@@ -6,17 +6,16 @@ pub mod shown;
 mod store;
 mod targets;
 mod token;
+mod wait;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use surgetank_model::Bytes;
 use surgetank_model::text::line;
-use surgetank_model::units::Span;
-use surgetank_mount::{STATE, point};
 use surgetank_pool::chunks::CHUNK;
 use surgetank_pool::client::{self, Config, PoolClient};
 use surgetank_pool::local::{self, Local, Undrained};
@@ -78,7 +77,7 @@ enum Command {
     /// Show the benefactors and files of a pool
     Status(Status),
     /// Wait until files of a mounted pool are replicated or drained
-    Wait(Wait),
+    Wait(wait::Wait),
 }
 
 #[derive(Debug, Args)]
@@ -130,36 +129,6 @@ struct Status {
     pool: String,
     #[command(flatten)]
     shown: Shown,
-    /// Answer with one JSON document
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Wanted {
-    /// As many benefactors have it as its durability says
-    Replicated,
-    /// The target has it
-    Drained,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  surgetank pool wait /mnt/pool/checkpoint --state drained
-  surgetank pool wait /mnt/pool/rank0 --state replicated --timeout '5 min'
-
-PATH is a file, or a directory with all files below it. The exit status is 1 if one of them will not get there, with its name \
-and the reason, or if the time is over.")]
-struct Wait {
-    /// A file or directory of a mounted pool
-    path: PathBuf,
-    /// What to wait for
-    #[arg(long, value_enum)]
-    state: Wanted,
-    /// How long; for ever if it is not given
-    #[arg(long, value_name = "TIME")]
-    timeout: Option<Span>,
     /// Answer with one JSON document
     #[arg(long)]
     json: bool,
@@ -494,93 +463,6 @@ impl Status {
         let status = PoolStatus::of(&status);
         if self.json { output::print_json(&status) } else { output::print(&status.people()) }
     }
-}
-
-/// What waiting comes to.
-#[derive(Serialize)]
-struct Reached {
-    state: Wanted,
-    files: usize,
-}
-
-impl Wait {
-    fn run(&self) -> Result<(), Failure> {
-        let until = self.timeout.map(|timeout| Instant::now() + timeout.0);
-        let path = std::fs::canonicalize(&self.path).map_err(|error| {
-            Failure::Invalid(format!("{}: {error}: name a file that is there", self.path.display()))
-        })?;
-        if point::of(&path).is_none_or(|mount| !point::is_pool(&mount)) {
-            return Err(Failure::Invalid(format!(
-                "{} is not in a mounted staging pool: mount one with `surgetank mount`",
-                self.path.display()
-            )));
-        }
-        loop {
-            let mut files = Vec::new();
-            collect(&path, &mut files).map_err(|error| Failure::Failed(format!("{}: {error}", self.path.display())))?;
-            let mut waiting = None;
-            for file in &files {
-                let Some(state) = state(file)? else { continue };
-                match (&*state, self.state) {
-                    ("drained", _) | ("replicated" | "draining", Wanted::Replicated) => {}
-                    ("staged" | "replicated" | "draining", _) => waiting = waiting.or(Some((file, state))),
-                    (other, _) => return Err(Failure::Failed(format!("{}: {}", file.display(), reason(other)))),
-                }
-            }
-            let Some((file, state)) = waiting else {
-                let reached = Reached { state: self.state, files: files.len() };
-                return if self.json { output::print_json(&reached) } else { Ok(()) };
-            };
-            if until.is_some_and(|until| Instant::now() >= until) {
-                return Err(Failure::Failed(format!(
-                    "the time is over, and {} is {state}: wait longer, or see `surgetank pool status`",
-                    file.display()
-                )));
-            }
-            std::thread::sleep(LOOK_AGAIN);
-        }
-    }
-}
-
-/// Why a file does not get to its target.
-fn reason(state: &str) -> &'static str {
-    match state {
-        "failed" => {
-            "chunks of it are lost with their benefactors, or it is longer than a file at its target may be: write it again"
-        }
-        "conflict" => {
-            "somebody else has put or changed what is at its name at the target, where that stays: move that away and write the file again, or copy \
-         the file to another name"
-        }
-        "torn" => "its writer ended before it closed the file: what was committed is drained, the rest is lost",
-        _ => "it is in a state that this program does not know: use the version of the mount",
-    }
-}
-
-/// A file's state; `None`: it is gone.
-fn state(file: &Path) -> Result<Option<String>, Failure> {
-    let mut value = [0_u8; 64];
-    match rustix::fs::getxattr(file, STATE, &mut value) {
-        Ok(length) => Ok(Some(String::from_utf8_lossy(&value[..length]).into_owned())),
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::STALE) => Ok(None),
-        Err(error) => Err(Failure::Failed(format!("{}: {error}", file.display()))),
-    }
-}
-
-/// All regular files at a path and below it.
-fn collect(path: &Path, into: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    let found = match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        found => found?,
-    };
-    if found.is_file() {
-        into.push(path.to_owned());
-    } else if found.is_dir() {
-        for entry in std::fs::read_dir(path)? {
-            collect(&entry?.path(), into)?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

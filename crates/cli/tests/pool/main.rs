@@ -99,6 +99,41 @@ fn a_killed_mount_loses_nothing_that_was_committed() {
 }
 
 #[test]
+fn waiting_for_a_directory_goes_on_past_torn_files_and_names_them() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "2");
+    place.mount(&pool, "mnt2");
+    let mut mount = place.mount_in_front(&pool, "mnt");
+    let torn = ["a", "b"].map(|name| {
+        let file = fs::File::create(place.at("mnt").join(name)).unwrap();
+        file.write_all_at(&bytes(1, 300_000), 0).unwrap();
+        file
+    });
+    mount.0.kill().unwrap();
+    mount.0.wait().unwrap();
+    drop(torn);
+    let open = fs::File::create(place.at("mnt2/open")).unwrap();
+    open.write_all_at(&bytes(2, MIB), 0).unwrap();
+    open.sync_all().unwrap();
+    until("both are torn", || pool.status()["files"]["torn"] == 2);
+    let directory = place.text("mnt2");
+    let waits = std::thread::spawn(move || refused(&["pool", "wait", &directory, "--state", "drained"]));
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!waits.is_finished(), "one file is not drained yet");
+    drop(open);
+    let (code, told) = waits.join().unwrap();
+    assert!(place.at("target/open").exists(), "{told}");
+    assert_eq!(code, 1);
+    let names = format!("2 of 3 files will not get there: 2 torn ({0}/a, {0}/b): ", place.text("mnt2"));
+    assert!(told.contains(&names) && told.contains("write it again, or remove it (`rm`)"), "{told}");
+    done(&["umount", &place.text("mnt")]);
+    done(&["umount", &place.text("mnt2")]);
+}
+
+#[test]
 fn the_locks_of_a_killed_mount_are_free_once_its_session_is_over() {
     use rustix::fs::{FlockOperation, flock};
 
