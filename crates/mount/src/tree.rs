@@ -159,7 +159,14 @@ impl Tree {
     pub(crate) async fn state(&self, number: INodeNo) -> Result<Option<&'static str>, Errno> {
         let stat = self.stat(number).await?;
         let written = !stat.at_target && self.files.find(stat.inode).is_some_and(|file| file.is_dirty());
-        Ok(state(&stat, written))
+        Ok(match state(&stat, written) {
+            Some("replicated" | "draining") => {
+                let inode = stat.inode;
+                let is_whole = self.client().await?.is_whole(inode, &what(inode)).await;
+                if is_whole.map_err(|error| stale(&error))? { state(&stat, written) } else { Some("repairing") }
+            }
+            state => state,
+        })
     }
 
     pub(crate) async fn set(&self, number: INodeNo, change: Change) -> Result<FileAttr, Errno> {

@@ -162,6 +162,11 @@ impl Repair {
         self.groups.keys().copied()
     }
 
+    /// Groups of which copies are missing: some place of their layouts does not count.
+    pub fn missing(&self) -> impl Iterator<Item = Of> {
+        self.short.iter().map(|(_, of)| *of)
+    }
+
     /// A benefactor is alive, in this life. It is asked for its inventory first: layouts may name former lives of it, also if it was not known
     /// in another.
     pub fn alive(&mut self, id: BenefactorId, incarnation: Incarnation) {

@@ -317,6 +317,7 @@ struct Files {
     failed: u64,
     conflict: u64,
     torn: u64,
+    repairing: u64,
 }
 
 /// How full the store is; only one with a quota has this.
@@ -379,7 +380,7 @@ impl PoolStatus {
             }
         };
         let of = |states: &[usize]| states.iter().filter_map(|state| status.files.get(*state)).sum();
-        // Created, replicated, drained, evicted, failed, conflict, torn.
+        // Created, replicated, drained, evicted, failed, conflict, torn, repairing.
         let files = Files {
             staged: of(&[0]),
             replicated: of(&[1]),
@@ -387,6 +388,7 @@ impl PoolStatus {
             failed: of(&[4]),
             conflict: of(&[5]),
             torn: of(&[6]),
+            repairing: of(&[7]),
         };
         let drain_mib_s = status.drain_bytes_s as f64 / f64::from(1 << 20);
         let store = status.store.as_ref().map(|store| StoreStatus {
@@ -418,7 +420,7 @@ impl PoolStatus {
                 benefactor.scrub.as_ref().map(Scrubbed::people).unwrap_or_default(),
             ]);
         }
-        let Files { staged, replicated, drained, failed, conflict, torn } = self.files;
+        let Files { staged, replicated, drained, failed, conflict, torn, repairing } = self.files;
         let store = self.store.as_ref().map(|store| {
             let sizes = format!(
                 "\nstore: {} in use, a file of {}, quota {}",
@@ -430,7 +432,7 @@ impl PoolStatus {
         });
         let standing: String = self.mounts.iter().filter_map(MountStatus::people).collect();
         format!(
-            "{table}{}\nfiles: {staged} staged, {replicated} replicated, {drained} drained, {failed} failed, {conflict} in conflict, {torn} torn; draining at {:.1} MiB/s{standing}{}",
+            "{table}{}\nfiles: {staged} staged, {replicated} replicated, {repairing} repairing, {drained} drained, {failed} failed, {conflict} in conflict, {torn} torn; draining at {:.1} MiB/s{standing}{}",
             MountStatus::table(&self.mounts),
             self.drain_mib_s,
             store.unwrap_or_default()

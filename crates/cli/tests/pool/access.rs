@@ -141,6 +141,49 @@ fn a_file_of_which_nothing_was_committed_keeps_no_benefactor_from_ending() {
     done(&["umount", &point]);
 }
 
+#[test]
+fn what_has_lost_a_copy_is_not_replicated_until_it_is_there_again() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (directory, key, point, target) =
+        (place.text("pool"), place.text("pool/key"), place.text("mnt"), place.text("target"));
+    let (_manager, line) = Started::new(&["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0"]);
+    let address = line.split_once(": ").unwrap().0.to_owned();
+    let at = address.strip_prefix("pool://").unwrap();
+    let benefactor = |number: &str| {
+        let arguments = ["pool", "benefactor", "--managers", at, "--memory", "64 MiB", "--listen", "127.0.0.1:0"];
+        Started::new(&[&arguments[..], &["--domain", number, "--id", number, "--key", &key]].concat()).0
+    };
+    let status = || {
+        let told = done(&["pool", "status", &address, "--token", &key, "--json"]);
+        serde_json::from_str::<Value>(&told).unwrap()
+    };
+    // Two, so that each has a copy of everything, and nobody else takes the place of one that is gone.
+    let (one, _two) = (benefactor("1"), benefactor("2"));
+    until("both lend", || status()["benefactors"].as_array().unwrap().len() == 2);
+    done(&["mount", &address, &point, "--target", &target, "--token", &key]);
+    let file = fs::File::create(place.at("mnt/file")).unwrap();
+    file.write_all_at(&bytes(1, 5 * MIB), 0).unwrap();
+    file.sync_all().unwrap();
+    let path = place.text("mnt/file");
+    let wait = |time: &str| run(&["pool", "wait", &path, "--state", "replicated", "--timeout", time]);
+    assert!(wait("10 s").status.success());
+    drop(one);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let told = String::from_utf8(wait("500 ms").stderr).unwrap();
+    assert!(told.contains("the time is over, and ") && told.contains(" is repairing"), "{told}");
+    let files = status()["files"].clone();
+    assert_eq!((&files["replicated"], &files["repairing"]), (&0.into(), &1.into()));
+    let _one = benefactor("1");
+    assert!(wait("60 s").status.success());
+    assert_eq!(status()["files"]["repairing"], 0);
+    drop(file);
+    done(&["pool", "wait", &path, "--state", "drained"]);
+    until("it is unmounted", || run(&["umount", &point]).status.success());
+}
+
 /// What starts a benefactor with a directory for its SSD.
 fn with_ssd(place: &Place, managers: &str, listen: &str, number: &str, more: &[&str]) -> Vec<String> {
     let (key, directory) = (place.text("pool/key"), place.text(&format!("ssd{number}")));

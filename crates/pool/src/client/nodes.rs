@@ -146,6 +146,18 @@ impl PoolClient {
         self.below(inode, &Path::default(), what).await
     }
 
+    /// Whether each committed chunk of a file has all its copies, as a manager sees the benefactors now.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn is_whole(&self, inode: Inode, what: &str) -> Result<bool, Error> {
+        match self.inner.ask(Request::Whole(inode)).await? {
+            Reply::Whole(is_so) => Ok(is_so),
+            Reply::Refused(refusal) => Err(Error::Refused(what.to_owned(), refusal)),
+            _ => Err(senseless()),
+        }
+    }
+
     /// What is at a name.
     ///
     /// # Errors

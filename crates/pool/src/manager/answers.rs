@@ -252,16 +252,23 @@ impl Manager {
     }
 
     pub(super) async fn status(&self, by: &Claims) -> Result<Reply, Unavailable> {
-        let read = self.store.read(&[], &[Prefix::Nodes, Prefix::Mounts]).await?;
+        let read = self.store.read(&[], &[Prefix::AllGroups, Prefix::Lends, Prefix::Nodes, Prefix::Mounts]).await?;
+        let (of_copies, of_files): (Vec<_>, Vec<_>) = read
+            .prefixes
+            .into_iter()
+            .flatten()
+            .partition(|(_, stored)| matches!(stored.value, Value::Group(_) | Value::Lends(_)));
+        let missing = self.missing(&of_copies);
         let drain_bytes_s = self.rate.bytes_s();
-        let mut status = Status { files: vec![0; 7], drain_bytes_s, store: self.room.status(), ..Status::default() };
+        let mut status = Status { files: vec![0; 8], drain_bytes_s, store: self.room.status(), ..Status::default() };
         let (mut mounts, mut prefixes) = (Vec::new(), Vec::new());
-        for (key, stored) in read.prefixes.into_iter().flatten() {
+        for (key, stored) in of_files {
             match (key, stored.value) {
-                (_, Value::Node(Node { kind: Kind::File(state), torn, .. })) => {
+                (Key::Node(inode), Value::Node(Node { kind: Kind::File(state), torn, .. })) => {
                     let at = match state {
                         FileState::Created | FileState::Drained | FileState::Evicted if torn => 6,
                         FileState::Created => 0,
+                        FileState::Replicated if missing.contains(&inode) => 7,
                         // Also a torn one: what was committed is to be drained.
                         FileState::Replicated => 1,
                         FileState::Drained => 2,

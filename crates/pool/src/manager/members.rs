@@ -181,6 +181,16 @@ impl Members {
         self.known().members.values().cloned().collect()
     }
 
+    /// Those who have answered the last probe, in their newest lives.
+    pub(super) fn answer(&self) -> BTreeSet<placement::Place> {
+        let known = self.known();
+        let answers = |member: &&Member| {
+            let place = member.lends.place;
+            member.alive.as_ref().is_some_and(|alive| alive.incarnation == place.incarnation)
+        };
+        known.members.values().filter(answers).map(|member| member.lends.place).collect()
+    }
+
     /// A benefactor in this life, if that is its newest.
     pub(super) fn get(&self, place: placement::Place) -> Option<Member> {
         self.known().members.get(&place.id).filter(|member| member.lends.place == place).cloned()

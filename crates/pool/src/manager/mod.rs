@@ -5,6 +5,7 @@
 
 mod answers;
 mod commits;
+mod copies;
 mod drain;
 mod early;
 mod locks;
@@ -296,6 +297,7 @@ impl Service for Manager {
             Request::Import(directory, path, number) => self.import(directory, &path, number, &by).await,
             Request::Recorded(inode, directory, name) => self.recorded(inode, directory, &name, within).await,
             Request::Content(inode) => self.content(inode, &by).await,
+            Request::Whole(inode) => self.is_whole(inode, &by).await,
             Request::ReadDir(directory, path, after) => self.read_dir(directory, &path, after.as_ref(), within).await,
             Request::Place(place) => Ok(self.place(&place)),
             Request::Do(operation, once) => return self.act(&by, &operation, once).await,

@@ -111,7 +111,7 @@ pub struct Status {
     /// How each of these is, and the bytes of SSD that are used; then those that are gone, with what they lent.
     pub states: Vec<(Lends, State, u64)>,
     /// Files in the states created, replicated, drained, evicted, failed, conflict; then torn ones of which nothing is to be drained any
-    /// more, which are in none of the former.
+    /// more, and replicated ones of which copies are missing. Each is counted once.
     pub files: Vec<u64>,
     /// Entries that targets have not seen.
     pub journal: u64,
@@ -131,7 +131,7 @@ impl Status {
     /// Files of which benefactors may have something that no target has: those that are written or drained.
     #[must_use]
     pub fn undrained(&self) -> u64 {
-        self.files.iter().take(2).sum()
+        [0, 1, 7].iter().filter_map(|state| self.files.get(*state)).sum()
     }
 }
 
@@ -225,6 +225,8 @@ pub enum Request {
     Revoke(u64),
     /// Which tokens were taken back?
     Revoked,
+    /// Has each committed chunk of a file all its copies?
+    Whole(Inode),
 }
 
 /// What a manager answers.
@@ -275,6 +277,8 @@ pub enum Reply {
     Recorded(Option<Placed>),
     /// The numbers of tokens that were taken back.
     Revoked(Vec<u64>),
+    /// Whether no copy is missing.
+    Whole(bool),
 }
 
 /// What lies at a target alone.
@@ -370,6 +374,7 @@ wire_enum! {
         15 = Recorded(inode, directory, name),
         16 = Revoke(token),
         17 = Revoked,
+        18 = Whole(inode),
     }
     Reply {
         0 = Joined { lease, incarnation, millis, pool },
@@ -390,6 +395,7 @@ wire_enum! {
         15 = AtTarget(found),
         16 = Recorded(placed),
         17 = Revoked(tokens),
+        18 = Whole(is_so),
     }
 }
 
@@ -414,6 +420,7 @@ impl Method for Request {
             Self::Recorded(..) => "/surgetank.pool.Manager/Recorded",
             Self::Revoke(..) => "/surgetank.pool.Manager/Revoke",
             Self::Revoked => "/surgetank.pool.Manager/Revoked",
+            Self::Whole(_) => "/surgetank.pool.Manager/Whole",
         }
     }
 }

@@ -29,6 +29,7 @@ pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
             Claims::Session(_),
             Request::Lookup(..)
             | Request::Content(_)
+            | Request::Whole(_)
             | Request::ReadDir(..)
             | Request::Place(_)
             | Request::Import(..)

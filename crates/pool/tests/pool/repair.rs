@@ -1,5 +1,9 @@
 //! Copies that wardens have fetched, and that nobody takes over.
 
+use std::time::Duration;
+
+use surgetank_model::Bandwidth;
+
 use crate::support::{LONG, MIB, Pool, bytes, drained, run, until, write};
 use surgetank_pool::benefactor::Benefactor;
 use surgetank_pool::chunks::{self, Fence, Get, Inventory, Reply, Request};
@@ -56,5 +60,51 @@ fn what_was_fetched_in_vain_takes_no_room_while_a_file_is_written() {
         drained(&pool, &client, "file", &content).await;
         write(&client, "next", b"goes on").await.unwrap();
         drained(&pool, &client, "next", b"goes on").await;
+    });
+}
+
+#[test]
+fn a_file_is_replicated_only_while_all_its_copies_are_at_living_benefactors() {
+    run(async {
+        let mut pool = Pool::new(2, 3, 48);
+        // Slow enough to be seen.
+        pool.repair.idle = Bandwidth::from_mib_s(2);
+        pool.repair.beside = Bandwidth::from_mib_s(2);
+        (0..2).for_each(|at| pool.restart_manager(at));
+        let stuck = pool.hold_drains();
+        let client = pool.client(2).await;
+        let mut inodes = Vec::new();
+        for number in 0..12 {
+            let path = format!("file{number}");
+            write(&client, &path, &bytes(number, MIB + 5)).await.unwrap();
+            inodes.push(client.stat(&path).await.unwrap().inode);
+        }
+        let files = async || client.status().await.unwrap().files;
+        let whole = async || {
+            let mut whole = 0;
+            for inode in &inodes {
+                whole += usize::from(client.is_whole(*inode, "it").await.unwrap());
+            }
+            whole
+        };
+        until("all are replicated", async || files().await[1] == 12 && whole().await == 12).await;
+        for returns in [true, false] {
+            pool.benefactors[0].kill();
+            if returns {
+                pool.restart_benefactor(0);
+            }
+            // Some probes later.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let (found, whole_now) = (files().await, whole().await);
+            assert!(found[7] > 0 && found[1] + found[7] == 12, "copies were lost just now: {found:?}");
+            assert!(whole_now < 12, "copies were lost just now");
+            until("all are replicated again", async || {
+                let all = whole().await == 12 && files().await[1] == 12;
+                assert!(!all || pool.missing().await == 0, "copies are missing");
+                all
+            })
+            .await;
+        }
+        std::fs::remove_file(stuck).unwrap();
     });
 }

@@ -74,7 +74,9 @@ impl Wait {
                 let Some(state) = state(file)? else { continue };
                 match (&*state, self.state) {
                     ("drained", _) | ("replicated" | "draining", Wanted::Replicated) => {}
-                    ("staged" | "replicated" | "draining", _) => waiting = waiting.or(Some((file, state))),
+                    ("staged" | "repairing" | "replicated" | "draining", _) => {
+                        waiting = waiting.or(Some((file, state)))
+                    }
                     // The others are waited for all the same.
                     _ => never.entry(state).or_default().push(file),
                 }
