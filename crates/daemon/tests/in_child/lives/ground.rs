@@ -47,7 +47,7 @@ impl Pace {
             };
         }
         Self {
-            devices: 4,
+            devices: 8,
             generation: (ms(1000), ms(6000)),
             step: ms(10_000),
             retry: (ms(100), ms(400)),
@@ -70,7 +70,7 @@ pub fn of_a_tenant(machine: &Machine, tenant: &Tenant, devices: &[(&str, &str)])
     let caching =
         "provider = \"openstack\"\nvolume_type = \"__DEFAULT__\"\nbandwidth = \"128 MiB/s\"\ninitial_size = \"1 GiB\"";
     let shape = Shape { caching: caching.to_owned(), ..Shape::default() };
-    let text = machine.config_text(&devices[..4], &shape);
+    let text = machine.config_text(devices, &shape);
     let (before, rest) = text.split_once("[provider.local]").unwrap();
     let (_, after) = rest.split_once("[device.").unwrap();
     let (clouds, server) = (tenant.file.display(), &tenant.server);

@@ -85,7 +85,7 @@ impl Group {
 
     /// Rents from OpenStack.
     pub fn of(tenant: &Tenant) -> Self {
-        Self::made(None, 4, |machine, devices| ground::of_a_tenant(machine, tenant, devices))
+        Self::made(None, 8, |machine, devices| ground::of_a_tenant(machine, tenant, devices))
     }
 
     fn made(bug: Option<&str>, count: usize, text: impl Fn(&Machine, &[(&str, &str)]) -> String) -> Self {
