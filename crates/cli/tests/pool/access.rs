@@ -152,16 +152,18 @@ fn what_has_lost_a_copy_is_not_replicated_until_it_is_there_again() {
     let (_manager, line) = Started::new(&["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0"]);
     let address = line.split_once(": ").unwrap().0.to_owned();
     let at = address.strip_prefix("pool://").unwrap();
-    let benefactor = |number: &str| {
-        let arguments = ["pool", "benefactor", "--managers", at, "--memory", "64 MiB", "--listen", "127.0.0.1:0"];
-        Started::new(&[&arguments[..], &["--domain", number, "--id", number, "--key", &key]].concat()).0
+    let benefactor = |number: &str, listen: &str| {
+        let arguments = ["pool", "benefactor", "--managers", at, "--memory", "64 MiB", "--listen", listen];
+        let more = ["--domain", number, "--id", number, "--key", &key];
+        let (process, line) = Started::new(&[&arguments[..], &more].concat());
+        (process, line.split_whitespace().nth(3).unwrap().to_owned())
     };
     let status = || {
         let told = done(&["pool", "status", &address, "--token", &key, "--json"]);
         serde_json::from_str::<Value>(&told).unwrap()
     };
     // Two, so that each has a copy of everything, and nobody else takes the place of one that is gone.
-    let (one, _two) = (benefactor("1"), benefactor("2"));
+    let ((one, here), _two) = (benefactor("1", "127.0.0.1:0"), benefactor("2", "127.0.0.1:0"));
     until("both lend", || status()["benefactors"].as_array().unwrap().len() == 2);
     done(&["mount", &address, &point, "--target", &target, "--token", &key]);
     let file = fs::File::create(place.at("mnt/file")).unwrap();
@@ -176,7 +178,7 @@ fn what_has_lost_a_copy_is_not_replicated_until_it_is_there_again() {
     assert!(told.contains("the time is over, and ") && told.contains(" is repairing"), "{told}");
     let files = status()["files"].clone();
     assert_eq!((&files["replicated"], &files["repairing"]), (&0.into(), &1.into()));
-    let _one = benefactor("1");
+    let _one = benefactor("1", &here);
     assert!(wait("60 s").status.success());
     assert_eq!(status()["files"]["repairing"], 0);
     drop(file);

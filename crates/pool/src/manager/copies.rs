@@ -46,10 +46,11 @@ impl Manager {
 fn missing(config: Config, alive: &BTreeSet<Place>, stored: &[(Key, Stored)]) -> BTreeSet<Inode> {
     let mut repair = Repair::new(config);
     alive.iter().for_each(|place| repair.alive(place.id, place.incarnation));
-    let is_alive: BTreeSet<_> = alive.iter().map(|place| place.id).collect();
+    let mut known: BTreeSet<_> = alive.iter().map(|place| place.id).collect();
     for (key, stored) in stored {
         let (Key::Group(inode, group, version), Value::Group(of)) = (key, &stored.value) else { continue };
-        let gone = of.layout.places().into_iter().filter(|place| !is_alive.contains(&place.id));
+        // Of whom nothing was ever heard may be well.
+        let gone = of.layout.places().into_iter().filter(|place| known.insert(place.id));
         gone.for_each(|place| repair.died(place.id));
         let key = Of { group: GroupOf { inode: *inode, group: *group }, version: *version, by: of.by };
         repair.group(key, &of.layout, Bytes::new(of.staged()));
