@@ -4,14 +4,21 @@
 //! `numbers` (the revision, the last lease, the format). A transaction of the pool is one of redb's, flushed before it is
 //! answered. The deadlines of leases are in memory alone: after a restart each lease has its whole time again, since nobody could
 //! renew it meanwhile.
+//!
+//! After an error of I/O, a full file system's too, redb does nothing more until the file is opened again. So it is closed then, and opened
+//! by whoever wants something of it next, until that goes. Leases are renewed meanwhile, and end afterwards.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
+use redb::{
+    CommitError, Database, ReadableDatabase, ReadableTable, StorageError, Table, TableDefinition, TableError,
+    TransactionError, WriteTransaction,
+};
 use surgetank_pool_core::id::Revision;
 use surgetank_pool_core::meta::store::{Lease, Limits, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::{Compare, Key, Prefix, Stored, Value};
@@ -29,6 +36,10 @@ const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const FORMAT: u64 = 1;
 /// How often leases are looked at: a lease ends at most that late.
 const TICK: Duration = Duration::from_millis(50);
+/// Between two attempts to open the file again.
+const OPEN_AGAIN: Duration = Duration::from_millis(500);
+/// Between two lines of the log about what fails.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// What the database has of a key.
 struct Row {
@@ -42,10 +53,32 @@ wire_struct! { Row { created, modified, lease, value } }
 
 #[derive(Debug)]
 struct Shared {
-    database: Database,
+    path: PathBuf,
+    /// `None`: an error of I/O has closed it.
+    database: RwLock<Option<Database>>,
+    troubles: Mutex<Troubles>,
     /// When each lease ends, unless it is renewed.
     deadlines: Mutex<BTreeMap<Lease, (Instant, Duration)>>,
     revision: watch::Sender<u64>,
+}
+
+/// What fails at present.
+#[derive(Debug, Default)]
+struct Troubles {
+    /// Why the file is closed, and when that was found last.
+    closed: Option<(String, Instant)>,
+    told: Option<Instant>,
+}
+
+/// The database, which is not closed meanwhile.
+struct Opened<'s>(RwLockReadGuard<'s, Option<Database>>);
+
+impl Deref for Opened<'_> {
+    type Target = Database;
+
+    fn deref(&self) -> &Database {
+        self.0.as_ref().expect("it was looked at when this was made")
+    }
 }
 
 /// See the module.
@@ -69,7 +102,8 @@ impl Embedded {
         let now = Instant::now();
         let deadlines = leases.into_iter().map(|(lease, time)| (lease, (now + time, time))).collect();
         let revision = watch::Sender::new(revision);
-        let shared = Arc::new(Shared { database, deadlines: Mutex::new(deadlines), revision });
+        let (path, database, troubles) = (path.to_owned(), RwLock::new(Some(database)), Mutex::default());
+        let shared = Arc::new(Shared { path, database, troubles, deadlines: Mutex::new(deadlines), revision });
         tokio::spawn(expire(Arc::downgrade(&shared)));
         Ok(Self { shared })
     }
@@ -79,12 +113,25 @@ impl Embedded {
         work: impl FnOnce(&Shared) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Unavailable> {
         let shared = Arc::clone(&self.shared);
-        match tokio::task::spawn_blocking(move || work(&shared)).await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(error)) => Err(Unavailable(error.to_string())),
+        match tokio::task::spawn_blocking(move || work(&shared).map_err(|error| shared.failed(&error))).await {
+            Ok(done) => done,
             Err(error) => Err(Unavailable(error.to_string())),
         }
     }
+}
+
+/// Whether redb does nothing more until the file is opened again.
+fn is_of_io(error: &Failed) -> bool {
+    let storage = match error.downcast_ref::<StorageError>() {
+        Some(error) => Some(error),
+        None => match (error.downcast_ref(), error.downcast_ref(), error.downcast_ref()) {
+            (Some(TransactionError::Storage(error)), ..)
+            | (_, Some(TableError::Storage(error)), _)
+            | (.., Some(CommitError::Storage(error))) => Some(error),
+            _ => None,
+        },
+    };
+    matches!(storage, Some(StorageError::Io(_) | StorageError::Backend(_) | StorageError::PreviousIo))
 }
 
 /// Makes the tables; the revision, and all leases with their times.
@@ -131,7 +178,7 @@ async fn expire(shared: Weak<Shared>) {
                     over && deadlines.remove(&lease).is_some()
                 };
                 if ended && let Err(error) = shared.end(lease) {
-                    tracing::error!("lease {} cannot be ended: {error}", lease.0);
+                    let _ = shared.failed(&error);
                     let again = (Instant::now() + TICK, TICK);
                     shared.deadlines().insert(lease, again);
                 }
@@ -146,8 +193,72 @@ impl Shared {
         self.deadlines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn troubles(&self) -> MutexGuard<'_, Troubles> {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The database; opened again if it was closed.
+    fn opened(&self) -> Result<Opened<'_>, Failed> {
+        loop {
+            let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+            if database.is_some() {
+                return Ok(Opened(database));
+            }
+            drop(database);
+            self.open_again()?;
+        }
+    }
+
+    fn open_again(&self) -> Result<(), Failed> {
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        if database.is_some() {
+            return Ok(());
+        }
+        if let Some((why, at)) = &self.troubles().closed
+            && at.elapsed() < OPEN_AGAIN
+        {
+            return Err(why.clone().into());
+        }
+        let opened = Database::create(&self.path).map_err(Failed::from).and_then(|database| {
+            let begun = begin(&database)?;
+            Ok((database, begun))
+        });
+        let (opened, (revision, leases)) = opened.inspect_err(|error| {
+            self.troubles().closed = Some((error.to_string(), Instant::now()));
+        })?;
+        // What was answered as unknown may have been committed.
+        let now = Instant::now();
+        let mut deadlines = self.deadlines();
+        for (lease, time) in leases {
+            deadlines.entry(lease).or_insert((now + time, time));
+        }
+        drop(deadlines);
+        self.revision.send_if_modified(|known| revision > std::mem::replace(known, revision.max(*known)));
+        *database = Some(opened);
+        Ok(())
+    }
+
+    /// Something has failed: after an error of I/O the file is closed. The log says it once a minute.
+    fn failed(&self, error: &Failed) -> Unavailable {
+        let why = format!("{}: {error}", self.path.display());
+        if is_of_io(error) {
+            let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+            *database = None;
+            self.troubles().closed = Some((error.to_string(), Instant::now()));
+        }
+        let mut troubles = self.troubles();
+        if troubles.told.is_none_or(|at| at.elapsed() >= TELL_AGAIN) {
+            troubles.told = Some(Instant::now());
+            tracing::error!(
+                "{why}: the store is opened again as soon as that goes; if its file system is full, make room there"
+            );
+        }
+        Unavailable(why)
+    }
+
     fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Failed> {
-        let read = self.database.begin_read()?;
+        let database = self.opened()?;
+        let read = database.begin_read()?;
         let table = read.open_table(KEYS)?;
         let numbers = read.open_table(NUMBERS)?;
         let revision = Revision(numbers.get("revision")?.map_or(0, |number| number.value()));
@@ -169,7 +280,8 @@ impl Shared {
     }
 
     fn commit(&self, transaction: &Transaction) -> Result<Result<Outcome, LeaseEnded>, Failed> {
-        let write = self.database.begin_write()?;
+        let database = self.opened()?;
+        let write = database.begin_write()?;
         let mut failed = Vec::new();
         {
             let table = write.open_table(KEYS)?;
@@ -211,7 +323,8 @@ impl Shared {
 
     fn grant(&self, time: Duration) -> Result<Lease, Failed> {
         let millis = u64::try_from(time.as_millis())?;
-        let write = self.database.begin_write()?;
+        let database = self.opened()?;
+        let write = database.begin_write()?;
         let lease = Lease(next(&write, "lease")?);
         write.open_table(LEASES)?.insert(lease.0, millis)?;
         write.commit()?;
@@ -221,7 +334,8 @@ impl Shared {
 
     /// Ends a lease and its keys.
     fn end(&self, lease: Lease) -> Result<(), Failed> {
-        let write = self.database.begin_write()?;
+        let database = self.opened()?;
+        let write = database.begin_write()?;
         if write.open_table(LEASES)?.remove(lease.0)?.is_none() {
             write.abort()?;
             return Ok(());
@@ -337,10 +451,8 @@ impl MetaStore for Embedded {
         let transaction = transaction.clone();
         match self.blocking(move |shared| shared.commit(&transaction)).await {
             Ok(outcome) => outcome,
-            Err(error) => {
-                tracing::error!("{error}");
-                Ok(Outcome::Unknown)
-            }
+            // The log has it.
+            Err(Unavailable(_)) => Ok(Outcome::Unknown),
         }
     }
 

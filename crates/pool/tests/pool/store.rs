@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::etcd_server::Server;
-use crate::support::{etcd, run, until};
+use crate::support::{Small, etcd, run, until};
 use surgetank_model::random::Random;
 use surgetank_pool::meta::{Embedded, LeaseEnded, MetaStore};
 use surgetank_pool_core::id::{Inode, MountId, Revision, SessionId, Version};
@@ -30,6 +30,48 @@ fn the_embedded_store_keeps_the_contract() {
         let store: Arc<dyn MetaStore> = Arc::new(Embedded::open(&path).unwrap());
         contract(&*store).await;
         assert!(Embedded::open(&path).is_err(), "one process has it open");
+    });
+}
+
+#[test]
+fn the_embedded_store_goes_on_once_a_full_file_system_has_room_again() {
+    run(async {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(_small) = Small::mount(directory.path(), "size=8m") else { return };
+        let store = Embedded::open(&directory.path().join("pool.redb")).unwrap();
+        let session = store.grant(HOUR).await.unwrap();
+        let filler = directory.path().join("filler");
+        let mut number = 0;
+        let mut put = async || {
+            number += 1;
+            let name = Name::new(number.to_string().repeat(40).as_bytes()).unwrap();
+            let writes = vec![Write::Put(Key::Entry(Inode(1), name), Value::Entry(Inode(number)))];
+            store.commit(&Transaction { compares: Vec::new(), writes }).await.unwrap()
+        };
+        let mut count = 0;
+        for _ in 0..2 {
+            let _ = std::fs::write(&filler, vec![0; 16 << 20]);
+            loop {
+                match put().await {
+                    Outcome::Committed(_) => count += 1,
+                    Outcome::Unknown => break,
+                    Outcome::Refused(_) => panic!("nothing was compared"),
+                }
+            }
+            assert_eq!(put().await, Outcome::Unknown, "there is no room yet");
+            assert!(store.renew(session).await.unwrap(), "sessions go on");
+            std::fs::remove_file(&filler).unwrap();
+            let end = std::time::Instant::now() + Duration::from_secs(10);
+            while put().await == Outcome::Unknown {
+                assert!(std::time::Instant::now() < end, "it does not go on");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            count += 1;
+        }
+        let read = store.read(&[], &[Prefix::Entries(Inode(1))]).await.unwrap();
+        assert!(read.prefixes[0].len() >= count, "what was committed is there");
+        assert!(store.renew(session).await.unwrap());
+        store.end(session).await.unwrap();
     });
 }
 
