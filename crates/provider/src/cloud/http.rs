@@ -174,6 +174,10 @@ impl Client {
                 .body(body.to_owned())
                 .map_err(unwritten)
                 .map(|request| self.agent.run(request)),
+            // With its length, which is 0: some services answer nothing else.
+            None if call.method == Method::POST || call.method == Method::PUT => {
+                request.body("").map_err(unwritten).map(|request| self.agent.run(request))
+            }
             None => request.body(()).map_err(unwritten).map(|request| self.agent.run(request)),
         }?;
         let silent = |error: &ureq::Error| {

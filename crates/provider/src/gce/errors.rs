@@ -94,10 +94,14 @@ impl Refusal {
     /// Why an operation that is done was not carried out.
     #[must_use]
     pub fn of_operation(operation: &Value) -> Option<Self> {
-        let errors = operation["error"]["errors"].as_array()?;
+        let status = operation["httpErrorStatusCode"].as_u64().and_then(|status| u16::try_from(status).ok());
+        let errors = match &operation["error"] {
+            Value::Null if status.is_none_or(|status| status < 400) => return None,
+            // One that names no reason has failed as well.
+            error => error["errors"].as_array().cloned().unwrap_or_default(),
+        };
         let codes = errors.iter().filter_map(|error| error["code"].as_str()).map(code).collect();
         let said = errors.iter().find_map(|error| error["message"].as_str()).unwrap_or("no reason");
-        let status = operation["httpErrorStatusCode"].as_u64().and_then(|status| status.try_into().ok());
         Some(Self { status: status.unwrap_or_default(), codes, said: sentence(said), after: None })
     }
 
@@ -118,7 +122,8 @@ impl Refusal {
     /// Whether the labels have changed since they were read.
     #[must_use]
     pub fn is_of_fingerprint(&self) -> bool {
-        self.status == 412 || self.has("CONDITION_NOT_MET")
+        // Policies of an organization are refused with the same status and code.
+        (self.status == 412 || self.has("CONDITION_NOT_MET")) && self.said.contains("ingerprint")
     }
 
     /// Whether there is no operation of that name, or it is forgotten.
@@ -152,7 +157,10 @@ impl Refusal {
             return ProviderError::Capacity(text);
         }
         // One code for all limits of a resource.
-        if self.said.contains("maximum_persistent_disks") || self.said.contains("maximum number of disks") {
+        if ["maximum_persistent_disks", "maximum number of disks", "disks count should be less than or equal to"]
+            .iter()
+            .any(|limit| self.said.contains(limit))
+        {
             return ProviderError::AttachLimit(text);
         }
         match self.status {
@@ -171,7 +179,7 @@ impl Refusal {
                 "{text} (give the service account the role that docs/OPERATIONS.md describes)"
             )),
             404 => ProviderError::Invalid(format!("{text} (check project, zone and instance in [provider.gce])")),
-            400 => ProviderError::Invalid(text),
+            400 | 412 => ProviderError::Invalid(text),
             _ => ProviderError::Transient(text),
         }
     }

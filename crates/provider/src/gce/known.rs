@@ -80,7 +80,9 @@ impl Known {
     /// A change that another process has begun, or whose answer was lost, as a look has found it that began after so many changes.
     pub fn found(&self, disk: &str, pending: &Pending, changes: u64) {
         let mut state = self.state();
-        state.doubts.remove(disk);
+        if state.doubts.get(disk).is_some_and(|(doubted, _)| *doubted == pending.doing) {
+            state.doubts.remove(disk);
+        }
         if state.changes == changes {
             state.disks.entry(disk.to_owned()).or_default().pending = Some(pending.clone());
         }
@@ -124,10 +126,9 @@ impl Known {
         }
     }
 
-    /// Something else is so than was told, and no change was accepted.
+    /// Something else is so than was told, and no change was accepted. A request that may arrive yet may do so all the same.
     pub fn is_stale(&self, disk: &str) {
         let mut state = self.state();
-        state.doubts.remove(disk);
         if let Some(entry) = state.disks.get_mut(disk) {
             entry.told = None;
         }

@@ -412,7 +412,14 @@ impl Provider for GceProvider {
             error => Err(error),
         };
         match self.carry_out(name, transition, which) {
-            Ok(Operation { ended: Some(Err(refusal)), .. }) => refused(Failure::Refused(refusal)),
+            // It had arrived before and has failed: whatever the reason, asked for again it would be the same operation.
+            Ok(Operation { ended: Some(Err(refusal)), .. }) => {
+                self.known.forget(name);
+                match self.error_of(Failure::Refused(refusal), name, state) {
+                    ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
+                    error => Err(error),
+                }
+            }
             // It had arrived before, and may have been undone since: the disk has to tell.
             Ok(Operation { ended: Some(Ok(())), .. }) => {
                 self.known.forget(name);
@@ -547,7 +554,11 @@ impl Provider for GceProvider {
                     return Ok(Change::Changed);
                 }
                 Err(Failure::Refused(refusal)) if refusal.is_of_fingerprint() => {}
-                Err(failure) => return Err(self.refused(failure, name, state, (Doing::Grow, which))),
+                Err(failure) => {
+                    // Labels are written with what was read just before: a request that comes late changes nothing any more.
+                    self.known.is_stale(name);
+                    return Err(self.error_of(failure, name, state));
+                }
             }
         }
         Err(ProviderError::Transient(format!(

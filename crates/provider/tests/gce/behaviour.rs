@@ -212,6 +212,36 @@ fn an_operation_that_fails_is_told_once_by_what_it_is() {
 }
 
 #[test]
+fn a_change_whose_answer_was_lost_and_whose_operation_has_failed_is_asked_for_anew() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    account.fake.fail_operation("disks.delete", 503, "INTERNAL_ERROR", "Internal error");
+    account.fake.faults(|faults| faults.scripted.push_back(("disks.delete", Fault::AnswerLost)));
+    assert!(matches!(provider.delete(&id), Err(ProviderError::Transient(_))));
+    account.pass(Duration::from_secs(60));
+    // The same request is answered with what has become of it, and the next one is another.
+    let answers = [provider.delete(&id), provider.delete(&id)];
+    assert!(answers.contains(&Ok(Change::Changed)), "{answers:?}");
+    account.pass(Duration::from_secs(60));
+    assert_eq!(account.fake.disks(), 0);
+}
+
+#[test]
+fn what_is_included_with_a_hyperdisk_is_asked_for_so_that_nothing_more_is_billed() {
+    let account = Account::new(Settings::default());
+    let wanted = CreateVolume { volume_type: "hyperdisk-balanced".to_owned(), ..request("a") };
+    account.open().create(&wanted).unwrap();
+    let sent = account.fake.take_sent();
+    let body = &sent.iter().find(|sent| sent.call == "disks.insert").unwrap().body;
+    assert_eq!((body["provisionedIops"].as_str(), body["provisionedThroughput"].as_str()), (Some("3000"), Some("140")));
+    account.open().create(&request("a")).unwrap();
+    let sent = account.fake.take_sent();
+    let body = &sent.iter().find(|sent| sent.call == "disks.insert").unwrap().body;
+    assert!(body.get("provisionedIops").is_none(), "it is no property of a persistent disk");
+}
+
+#[test]
 fn operations_that_are_forgotten_leave_the_disk_to_tell() {
     let account = Account::new(Settings::default());
     let provider = account.open();

@@ -266,6 +266,10 @@ impl State {
             }
             return Outcome::Answer(self.metadata(request, path));
         }
+        // Google's front end takes no POST without a length, also of nothing.
+        if request.method == "POST" && request.header("content-length").is_none() {
+            return Outcome::Answer(page(411));
+        }
         let sent = Sent::read(request);
         let fault = self.faults.next(&sent.call);
         if matches!(fault, Some(Fault::RequestLost)) {
