@@ -63,7 +63,11 @@ fn nothing_is_left_at_openstack() {
     network().by_chance = None;
     eventually("what was late has arrived", || network().late == 0);
     finish(&group, "at OpenStack, with everything that can go wrong");
-    println!("{} calls, {} of them met the network's faults", network().seen.len(), network().met.len());
+    let (calls, faults) = {
+        let network = network();
+        (network.seen.len(), network.met.len())
+    };
+    println!("{calls} calls, {faults} of them met the network's faults");
     assert_eq!(tenant.volumes(), group.foreign());
 }
 
