@@ -335,7 +335,7 @@ export = "nbd"
                 "\"never\"\nusd_per_gib_month = -1.0",
                 "a.toml:11:21: usd_per_gib_month must be a number of USD",
             ),
-            ("\"local\"", "\"aws\"", "a.toml:5:12: the provider \"aws\" is not supported"),
+            ("\"local\"", "\"azure\"", "a.toml:5:12: the provider \"azure\" is not supported"),
             (
                 "\"slow\"",
                 "\"slwo\"",
