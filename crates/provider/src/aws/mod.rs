@@ -15,11 +15,10 @@ mod sign;
 mod volume;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use roxmltree::Node;
 use surgetank_model::Bytes;
-use surgetank_model::time::Instant;
 use surgetank_model::units::MIB;
 
 pub use config::AwsConfig;
@@ -27,7 +26,7 @@ pub use config::AwsConfig;
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::Hidden;
 use crate::cloud::http::{Client, sentence};
-use crate::cloud::rates::Rates;
+use crate::cloud::rates::Turns;
 use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
     VolumeId, VolumeState, decide_growth, tag,
@@ -69,8 +68,7 @@ pub struct AwsProvider {
     ec2: Ec2,
     login: Login,
     clock: Arc<dyn Clock>,
-    started: std::time::Instant,
-    rates: Mutex<Rates>,
+    turns: Turns,
     looks: looks::Looks,
     names: Names,
 }
@@ -104,20 +102,9 @@ impl AwsProvider {
         }
         let ec2 = Ec2::new(client, Arc::clone(&clock));
         let login = Login::new(ec2.clone(), Arc::clone(&clock), &config)?;
-        let rates = Mutex::new(Rates::new(Instant::ZERO, config.reads_per_s, config.writes_per_s));
+        let turns = Turns::new("EC2", "[provider.aws]", config.reads_per_s, config.writes_per_s);
         let (looks, names) = (looks::Looks::default(), Names::default());
-        Ok(Self { config, ec2, login, clock, started: std::time::Instant::now(), rates, looks, names })
-    }
-
-    /// Before a verb's first call, so that what is throttled has not been carried out.
-    fn turn(&self, verb: Verb) -> Result<(), ProviderError> {
-        let now = Instant::ZERO + self.started.elapsed();
-        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        rates.take(now, verb).map_err(|after| ProviderError::Throttled {
-            after: Some(after),
-            text: "this daemon asks EC2 no more often than reads_per_s and writes_per_s of [provider.aws] say"
-                .to_owned(),
-        })
+        Ok(Self { config, ec2, login, clock, turns, looks, names })
     }
 
     /// Where volumes are.
@@ -313,7 +300,7 @@ impl Provider for AwsProvider {
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         // What EC2 never has is refused without asking.
         self.wanted(request, "", "")?;
-        self.turn(Verb::Create)?;
+        self.turns.take(Verb::Create)?;
         let place = self.place()?;
         let query = self.wanted(request, &place.zone, &place.instance)?;
         if let Some(volume) = self.made(request)? {
@@ -338,7 +325,7 @@ impl Provider for AwsProvider {
     }
 
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
-        self.turn(transition.into())?;
+        self.turns.take(transition.into())?;
         let Some(volume) = self.find(id)? else { return transition.decide(id, None) };
         let (state, place) = (volume.state(), self.place()?);
         if transition != Transition::Delete
@@ -381,7 +368,7 @@ impl Provider for AwsProvider {
                 "volumes do not grow in place unless grow_in_place in [provider.aws] is true".to_owned(),
             ));
         }
-        self.turn(Verb::Grow)?;
+        self.turns.take(Verb::Grow)?;
         let volume = self.find(id)?;
         let present = volume.as_ref().map(|volume| (volume.state(), volume.size()));
         if decide_growth(id, present, size)? == Change::Identity {
@@ -406,7 +393,7 @@ impl Provider for AwsProvider {
         if let Some(volume) = self.looks.recent(id, self.clock.now_ms()) {
             return Ok(volume);
         }
-        self.turn(Verb::Describe)?;
+        self.turns.take(Verb::Describe)?;
         let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
         let described = volume.describe(&self.place()?.instance);
         self.looks.keep(&described, self.clock.now_ms());
@@ -414,14 +401,14 @@ impl Provider for AwsProvider {
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
-        self.turn(Verb::List)?;
+        self.turns.take(Verb::List)?;
         let volumes = self.tagged(key, value)?;
         let here = self.place()?.instance;
         Ok(volumes.iter().map(|volume| volume.describe(&here)).collect())
     }
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
-        self.turn(Verb::SetTag)?;
+        self.turns.take(Verb::SetTag)?;
         let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
         let is_so = volume.tags.get(key).map(String::as_str) == value;
         // A tag that a look does not show may be there all the same, since looks lag: one that names data must not stay.

@@ -1,38 +1,67 @@
 //! How often a cloud is asked: a bucket for the verbs that read and one for those that change, shared by all devices of a daemon.
 //! A verb that finds its bucket empty is refused as the cloud would refuse it, so whoever asks decides on the wait.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use surgetank_model::bucket::TokenBucket;
 use surgetank_model::time::Instant;
 
-use crate::Verb;
+use crate::{ProviderError, Verb};
 
 /// So many seconds' worth of verbs that read may come at once.
 const READS_BURST_S: u64 = 4;
 /// The same of verbs that change something.
 const WRITES_BURST_S: u64 = 5;
 
-/// The buckets.
+/// The buckets, and the time by which they fill.
+#[derive(Debug)]
+pub struct Turns {
+    cloud: &'static str,
+    section: &'static str,
+    started: std::time::Instant,
+    rates: Mutex<Rates>,
+}
+
+impl Turns {
+    /// Full buckets, for what people call `cloud` and a `section` of the configuration.
+    #[must_use]
+    pub fn new(cloud: &'static str, section: &'static str, reads_per_s: u32, writes_per_s: u32) -> Self {
+        let rates = Mutex::new(Rates::new(Instant::ZERO, reads_per_s, writes_per_s));
+        Self { cloud, section, started: std::time::Instant::now(), rates }
+    }
+
+    /// Before a verb's first call, so that what is throttled has not been carried out.
+    ///
+    /// # Errors
+    /// `Throttled`, with the time until there is a token.
+    pub fn take(&self, verb: Verb) -> Result<(), ProviderError> {
+        let now = Instant::ZERO + self.started.elapsed();
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        rates.take(now, verb).map_err(|after| ProviderError::Throttled {
+            after: Some(after),
+            text: format!(
+                "this daemon asks {} no more often than reads_per_s and writes_per_s of {} say",
+                self.cloud, self.section
+            ),
+        })
+    }
+}
+
 #[derive(Clone, Debug)]
-pub struct Rates {
+struct Rates {
     reads: TokenBucket,
     writes: TokenBucket,
 }
 
 impl Rates {
-    /// Full buckets at `now`.
-    #[must_use]
-    pub fn new(now: Instant, reads_per_s: u32, writes_per_s: u32) -> Self {
+    fn new(now: Instant, reads_per_s: u32, writes_per_s: u32) -> Self {
         let bucket = |per_s: u32, burst_s| TokenBucket::full(now, per_s.into(), u64::from(per_s) * burst_s);
         Self { reads: bucket(reads_per_s, READS_BURST_S), writes: bucket(writes_per_s, WRITES_BURST_S) }
     }
 
-    /// Takes a token for this verb.
-    ///
-    /// # Errors
-    /// How long until there is one.
-    pub fn take(&mut self, now: Instant, verb: Verb) -> Result<(), Duration> {
+    /// The error says how long until there is one.
+    fn take(&mut self, now: Instant, verb: Verb) -> Result<(), Duration> {
         let bucket = match verb {
             Verb::Describe | Verb::List => &mut self.reads,
             Verb::Create | Verb::Attach | Verb::Detach | Verb::Delete | Verb::SetTag | Verb::Grow => &mut self.writes,

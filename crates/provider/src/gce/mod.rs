@@ -11,18 +11,17 @@ mod known;
 mod labels;
 mod login;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
 use surgetank_model::Bytes;
-use surgetank_model::time::Instant;
 use ureq::http::Method;
 
 pub use config::GceConfig;
 
 use crate::clock::{Clock, SystemClock};
-use crate::cloud::rates::Rates;
+use crate::cloud::rates::Turns;
 use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
     VolumeId, VolumeState, decide_growth,
@@ -42,8 +41,7 @@ pub struct GceProvider {
     config: GceConfig,
     compute: Compute,
     clock: Arc<dyn Clock>,
-    started: std::time::Instant,
-    rates: Mutex<Rates>,
+    turns: Turns,
     known: Known,
     /// How many creations have failed after they were accepted.
     failed: AtomicU64,
@@ -84,21 +82,9 @@ impl GceProvider {
     pub fn open_at(config: GceConfig, clock: Arc<dyn Clock>) -> Result<Self, ProviderError> {
         config.check().map_err(ProviderError::Invalid)?;
         let compute = Compute::new(&config, Arc::clone(&clock))?;
-        let rates = Mutex::new(Rates::new(Instant::ZERO, config.reads_per_s, config.writes_per_s));
+        let turns = Turns::new("Compute Engine", "[provider.gce]", config.reads_per_s, config.writes_per_s);
         let (known, failed) = (Known::default(), AtomicU64::new(0));
-        Ok(Self { config, compute, clock, started: std::time::Instant::now(), rates, known, failed })
-    }
-
-    /// Before a verb's first call, so that what is throttled has not been carried out.
-    fn turn(&self, verb: Verb) -> Result<(), ProviderError> {
-        let now = Instant::ZERO + self.started.elapsed();
-        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        rates.take(now, verb).map_err(|after| ProviderError::Throttled {
-            after: Some(after),
-            text:
-                "this daemon asks Compute Engine no more often than reads_per_s and writes_per_s of [provider.gce] say"
-                    .to_owned(),
-        })
+        Ok(Self { config, compute, clock, turns, known, failed })
     }
 
     /// What is said of a disk. Where it is attached counts only if it is.
@@ -339,7 +325,7 @@ impl Provider for GceProvider {
             )));
         }
         let wanted = Disk::wanted(request, &name, gib)?;
-        self.turn(Verb::Create)?;
+        self.turns.take(Verb::Create)?;
         let present = |(disk, state): (Disk, VolumeState)| {
             disk.check(request, gib)?;
             Ok((self.described(&disk, state)?, Change::Identity))
@@ -374,7 +360,7 @@ impl Provider for GceProvider {
     }
 
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
-        self.turn(transition.into())?;
+        self.turns.take(transition.into())?;
         let name = &*id.0;
         if !is_name(name) {
             return transition.decide(id, None);
@@ -446,7 +432,7 @@ impl Provider for GceProvider {
                 "disks do not grow in place unless grow_in_place in [provider.gce] is true".to_owned(),
             ));
         }
-        self.turn(Verb::Grow)?;
+        self.turns.take(Verb::Grow)?;
         let name = &*id.0;
         let seen = if is_name(name) { self.look(name)? } else { None };
         let present = seen.as_ref().map(|(disk, state)| (*state, disk.size()));
@@ -491,13 +477,13 @@ impl Provider for GceProvider {
         {
             return Ok(disk.describe(state, ""));
         }
-        self.turn(Verb::Describe)?;
+        self.turns.take(Verb::Describe)?;
         let (disk, state) = self.look(name)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
         self.described(&disk, state)
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
-        self.turn(Verb::List)?;
+        self.turns.take(Verb::List)?;
         let Some(filter) = labels::filter(key, value) else { return Ok(Vec::new()) };
         // Before the disks are read: what ends in between shows there.
         let operations = self.compute.operations().map_err(Failure::general)?;
@@ -520,7 +506,7 @@ impl Provider for GceProvider {
     }
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
-        self.turn(Verb::SetTag)?;
+        self.turns.take(Verb::SetTag)?;
         let name = &*id.0;
         let absent = || ProviderError::NotFound(id.clone());
         if !is_name(name) {

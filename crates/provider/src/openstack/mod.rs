@@ -12,13 +12,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use serde_json::{Value, json};
-use surgetank_model::time::Instant;
 use ureq::http::{Method, StatusCode};
 
 pub use config::OpenStackConfig;
 
 use crate::cloud::http::{Answer, Call, Client, encoded, sentence};
-use crate::cloud::rates::Rates;
+use crate::cloud::rates::Turns;
 use crate::cloud::{check_url, metadata};
 use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Tags, Transition, Verb,
@@ -92,8 +91,7 @@ pub struct OpenStackProvider {
     client: Client,
     keystone: Keystone,
     server: OnceLock<String>,
-    started: std::time::Instant,
-    rates: Mutex<Rates>,
+    turns: Turns,
 }
 
 impl OpenStackProvider {
@@ -112,21 +110,9 @@ impl OpenStackProvider {
             checked.map_err(ProviderError::Invalid)?;
         }
         let keystone = Keystone::new(client.clone(), source, config.allow_plain, config.place_file.clone());
-        let rates = Mutex::new(Rates::new(Instant::ZERO, config.reads_per_s, config.writes_per_s));
+        let turns = Turns::new("its cloud", "[provider.openstack]", config.reads_per_s, config.writes_per_s);
         let server = config.server.clone().map_or_else(OnceLock::new, OnceLock::from);
-        Ok(Self { config, client, keystone, server, started: std::time::Instant::now(), rates })
-    }
-
-    /// Before a verb's first call, so that what is throttled has not been carried out.
-    fn turn(&self, verb: Verb) -> Result<(), ProviderError> {
-        let now = Instant::ZERO + self.started.elapsed();
-        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        rates.take(now, verb).map_err(|after| ProviderError::Throttled {
-            after: Some(after),
-            text:
-                "this daemon asks its cloud no more often than reads_per_s and writes_per_s of [provider.openstack] say"
-                    .to_owned(),
-        })
+        Ok(Self { config, client, keystone, server, turns })
     }
 
     /// The server that this machine is.
@@ -299,7 +285,7 @@ impl Provider for OpenStackProvider {
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         let (name, gib) = (cinder::name(&request.token)?, cinder::gib(request.size)?);
-        self.turn(Verb::Create)?;
+        self.turns.take(Verb::Create)?;
         let _alone = Creating::of(&name);
         if let Some(volume) = self.elected(&name, &request.tags, None)? {
             volume.check(request, gib)?;
@@ -325,7 +311,7 @@ impl Provider for OpenStackProvider {
     }
 
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
-        self.turn(transition.into())?;
+        self.turns.take(transition.into())?;
         let Some(volume) = self.find(id)? else { return transition.decide(id, None) };
         let state = volume.state();
         let conflict = |reason: String| Err(ProviderError::Conflict { id: id.clone(), state, reason });
@@ -365,7 +351,7 @@ impl Provider for OpenStackProvider {
                 "volumes do not grow in place unless grow_in_place in [provider.openstack] is true".to_owned(),
             ));
         }
-        self.turn(Verb::Grow)?;
+        self.turns.take(Verb::Grow)?;
         let volume = self.find(id)?;
         let present = volume.as_ref().map(|volume| (volume.state(), volume.describe("").size));
         if decide_growth(id, present, size)? == Change::Identity || volume.as_ref().is_some_and(Volume::is_extending) {
@@ -381,13 +367,13 @@ impl Provider for OpenStackProvider {
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
-        self.turn(Verb::Describe)?;
+        self.turns.take(Verb::Describe)?;
         let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
         self.described(&volume)
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
-        self.turn(Verb::List)?;
+        self.turns.take(Verb::List)?;
         // The filter is a literal of Python's, in which other texts may mean something else; without one all volumes are read.
         let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.: ".contains(&byte));
         let filter = if is_plain(key) && is_plain(value) {
@@ -401,7 +387,7 @@ impl Provider for OpenStackProvider {
     }
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
-        self.turn(Verb::SetTag)?;
+        self.turns.take(Verb::SetTag)?;
         let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
         if volume.metadata.get(key).map(String::as_str) == value {
             return Ok(Change::Identity);
