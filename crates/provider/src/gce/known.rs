@@ -134,17 +134,21 @@ impl Known {
         }
     }
 
-    /// Nothing is known any more.
+    /// Nothing is known any more but which request may arrive yet.
     pub fn forget(&self, disk: &str) {
         let mut state = self.state();
         state.changes += 1;
-        state.doubts.remove(disk);
         state.disks.remove(disk);
     }
 
-    /// Nobody knows whether this request for a change has arrived.
-    pub fn doubts(&self, disk: &str, doing: Doing, which: Which) {
+    /// Nothing is known any more, and no request for a change can arrive: the disk is gone, or the last one has ended.
+    pub fn settles(&self, disk: &str) {
         self.forget(disk);
+        self.state().doubts.remove(disk);
+    }
+
+    /// Nobody knows whether this request for a change has arrived, which is repeated as the same one.
+    pub fn doubts(&self, disk: &str, doing: Doing, which: Which) {
         self.state().doubts.insert(disk.to_owned(), (doing, which));
     }
 

@@ -99,17 +99,11 @@ impl GceProvider {
         failure.of_disk(disk, &zone, state)
     }
 
-    /// The same of one that was asked for.
-    fn refused(
-        &self,
-        failure: Failure,
-        disk: &str,
-        state: VolumeState,
-        (doing, which): (Doing, Which),
-    ) -> ProviderError {
+    /// The same of one that was asked for: what was told of the disk may be so no more.
+    fn refused(&self, failure: Failure, disk: &str, state: VolumeState) -> ProviderError {
         // Of what was surely refused, as by a rate, nothing else has to be asked.
         if failure.is_in_doubt() {
-            self.known.doubts(disk, doing, which);
+            self.known.forget(disk);
         } else {
             self.known.is_stale(disk);
         }
@@ -155,7 +149,7 @@ impl GceProvider {
         };
         match &seen {
             Some((disk, state)) => self.known.told(disk, *state, self.clock.now_ms(), changes),
-            None if self.known.changes() == changes && !self.is_new(name) => self.known.forget(name),
+            None if self.known.changes() == changes && !self.is_new(name) => self.known.settles(name),
             None => {}
         }
         Ok(seen)
@@ -393,22 +387,19 @@ impl Provider for GceProvider {
         };
         let doing = Doing::from(transition);
         let which = self.known.doubted(name, doing).map_or_else(random, Ok)?;
-        let refused = |failure| match self.refused(failure, name, state, (doing, which)) {
+        let told = |error| match error {
             ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
             error => Err(error),
         };
         match self.carry_out(name, transition, which) {
             // It had arrived before and has failed: whatever the reason, asked for again it would be the same operation.
             Ok(Operation { ended: Some(Err(refusal)), .. }) => {
-                self.known.forget(name);
-                match self.error_of(Failure::Refused(refusal), name, state) {
-                    ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
-                    error => Err(error),
-                }
+                self.known.settles(name);
+                told(self.error_of(Failure::Refused(refusal), name, state))
             }
             // It had arrived before, and may have been undone since: the disk has to tell.
             Ok(Operation { ended: Some(Ok(())), .. }) => {
-                self.known.forget(name);
+                self.known.settles(name);
                 Ok(Change::Changed)
             }
             Ok(operation) => {
@@ -417,7 +408,12 @@ impl Provider for GceProvider {
                 self.known.begins(pending, &disk, transition.under_way(), self.clock.now_ms());
                 Ok(Change::Changed)
             }
-            Err(failure) => refused(failure),
+            Err(failure) => {
+                if failure.is_in_doubt() {
+                    self.known.doubts(name, doing, which);
+                }
+                told(self.refused(failure, name, state))
+            }
         }
     }
 
@@ -460,7 +456,7 @@ impl Provider for GceProvider {
             }
             Err(failure) => failure,
         };
-        Err(self.refused(failure, name, state, (Doing::Grow, which)))
+        Err(self.refused(failure, name, state))
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
@@ -542,8 +538,7 @@ impl Provider for GceProvider {
                 Err(Failure::Refused(refusal)) if refusal.is_of_fingerprint() => {}
                 Err(failure) => {
                     // Labels are written with what was read just before: a request that comes late changes nothing any more.
-                    self.known.is_stale(name);
-                    return Err(self.error_of(failure, name, state));
+                    return Err(self.refused(failure, name, state));
                 }
             }
         }
