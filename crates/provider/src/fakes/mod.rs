@@ -10,6 +10,7 @@
 //! - Whatever is described is true otherwise.
 
 mod cloud;
+mod dialect;
 pub mod ec2;
 mod faults;
 pub mod gce;

@@ -101,7 +101,7 @@ impl Sent {
 
 impl State {
     /// Carries a call out.
-    pub(super) fn act(&mut self, sent: &Sent) -> Result<String, Refused> {
+    pub(super) fn carry_out(&mut self, sent: &Sent) -> Result<String, Refused> {
         if sent.get("DryRun") == Some("true") {
             return Err(("DryRunOperation", "Request would have succeeded, but DryRun flag is set.".to_owned()));
         }

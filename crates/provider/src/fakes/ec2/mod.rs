@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::cloud::Cloud;
+use super::dialect::{Calls, Dialect};
 use super::faults::{Fault, Faults};
 use super::server::{self, Outcome, Reply, Request, Server, form};
 use super::signature::{self, Key};
@@ -30,8 +31,6 @@ const RENEWAL: Duration = Duration::from_secs(600);
 const TOKEN_LIFE: Duration = Duration::from_secs(12 * 3600);
 /// Answers of XML.
 const XML: &str = "text/xml;charset=UTF-8";
-/// How late an answer is that nobody waits for.
-const LATE: Duration = Duration::from_secs(2);
 
 /// A request as it came.
 #[derive(Clone, Debug)]
@@ -58,9 +57,7 @@ pub(super) struct State {
     denied: BTreeSet<&'static str>,
     ahead_s: i64,
     is_metadata_gone: bool,
-    faults: Faults,
-    late: Vec<Sent>,
-    sent: Vec<Sent>,
+    calls: Calls<Sent>,
 }
 
 /// A fake of EC2 on loopback.
@@ -92,9 +89,7 @@ impl FakeEc2 {
             denied: BTreeSet::new(),
             ahead_s: 0,
             is_metadata_gone: false,
-            faults: Faults::default(),
-            late: Vec::new(),
-            sent: Vec::new(),
+            calls: Calls::default(),
         };
         state.rotate();
         let state = Arc::new(Mutex::new(state));
@@ -111,7 +106,7 @@ impl FakeEc2 {
 
     /// Changes what happens to calls, or looks at what has happened.
     pub fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
-        change(&mut locked(&self.state).faults)
+        change(&mut locked(&self.state).calls.faults)
     }
 
     /// Changes how it behaves.
@@ -121,7 +116,7 @@ impl FakeEc2 {
 
     /// What was sent since the last time, without the calls that did not arrive.
     pub fn take_sent(&self) -> Vec<Sent> {
-        std::mem::take(&mut locked(&self.state).sent)
+        std::mem::take(&mut locked(&self.state).calls.sent)
     }
 
     /// A static access key of an account: its id and secret.
@@ -211,9 +206,69 @@ impl FakeEc2 {
 
     /// Carries out the calls that are late.
     pub fn settle(&self) {
-        let mut state = locked(&self.state);
-        for late in std::mem::take(&mut state.late) {
-            let _ = state.act(&late);
+        locked(&self.state).settle();
+    }
+}
+
+impl Dialect for State {
+    type Call = Sent;
+    type Done = String;
+    type Refused = Refused;
+
+    const KIND: &'static str = XML;
+
+    fn calls(&mut self) -> &mut Calls<Sent> {
+        &mut self.calls
+    }
+
+    fn name(sent: &Sent) -> &str {
+        &sent.action
+    }
+
+    fn permit(&self, request: &Request, sent: &Sent) -> Result<(), Refused> {
+        let key = signature::verify(request, &self.keys, REGION, self.now_ms() / 1000);
+        let key = key.map_err(|refusal| match refusal {
+            signature::Refusal::Ended => ("RequestExpired", "Request has expired.".to_owned()),
+            signature::Refusal::Unknown | signature::Refusal::Signature | signature::Refusal::Time => {
+                ("AuthFailure", CREDENTIALS.to_owned())
+            }
+        })?;
+        if self.denied.contains(&*sent.action) {
+            let said = "You are not authorized to perform this operation. Encoded authorization failure message: kZdy9";
+            return Err(("UnauthorizedOperation", said.to_owned()));
+        }
+        // Another account sees nothing of this one.
+        if key.account != ACCOUNT {
+            let said = |what: &str| format!("The {what} does not exist");
+            return Err(match sent.parameters.get("InstanceId.1") {
+                Some(id) => ("InvalidInstanceID.NotFound", said(&format!("instance ID '{id}'"))),
+                None => ("InvalidVolume.NotFound", said("volume")),
+            });
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, sent: &Sent) -> Result<String, Refused> {
+        self.carry_out(sent)
+    }
+
+    fn reply(&self, sent: &Sent, answer: Result<String, Refused>) -> Reply {
+        match answer {
+            Ok(inner) => self.other(200, XML, xml::answer(&sent.action, &inner).into()),
+            Err(refused) => self.refuse(&refused),
+        }
+    }
+
+    fn other(&self, status: u16, kind: &'static str, body: Vec<u8>) -> Reply {
+        Reply { status, kind, body, headers: vec![("date", xml::http_time(self.now_ms()))] }
+    }
+
+    fn refusal(fault: Fault) -> Option<Refused> {
+        match fault {
+            Fault::Throttled => Some(("RequestLimitExceeded", "Request limit exceeded.".to_owned())),
+            Fault::Unavailable => Some(("InternalError", "An internal error has occurred".to_owned())),
+            Fault::Refused => Some(("AuthFailure", CREDENTIALS.to_owned())),
+            _ => None,
         }
     }
 }
@@ -239,10 +294,6 @@ impl State {
         self.role = Some(self.issue(ACCOUNT, Some(ends_ms)).0);
     }
 
-    fn reply(&self, status: u16, kind: &'static str, body: impl Into<Vec<u8>>) -> Reply {
-        Reply { status, kind, body: body.into(), headers: vec![("date", xml::http_time(self.now_ms()))] }
-    }
-
     /// Gives the role new credentials before the former ones end, as the metadata service does.
     fn renew(&mut self) {
         let soon_ms = self.cloud.now_ms() + whole_ms(RENEWAL);
@@ -258,63 +309,17 @@ impl State {
                 return Outcome::Nothing;
             }
             let (status, text) = self.metadata(request);
-            return Outcome::Answer(self.reply(status, "text/plain", text));
+            return Outcome::Answer(self.other(status, "text/plain", text.into()));
         }
         let mut parameters: BTreeMap<String, String> = form(&request.body).collect();
         let (action, version) = (parameters.remove("Action"), parameters.remove("Version"));
         let sent = Sent { action: action.unwrap_or_default(), parameters };
-        let fault = self.faults.next(&sent.action);
-        if matches!(fault, Some(Fault::RequestLost)) {
-            return Outcome::Nothing;
-        }
-        self.sent.push(sent.clone());
         let is_query = request.method == "POST" && request.path == "/" && version.as_deref() == Some("2016-11-15");
         if !is_query {
             let refused = ("InvalidAction", "no call of this version".to_owned());
             return Outcome::Answer(self.refuse(&refused));
         }
-        let page = "<!DOCTYPE html><html><title>Log in</title></html>";
-        match fault {
-            Some(Fault::RequestLate) => {
-                // Only one that would be accepted now is carried out later.
-                if self.permit(request, &sent).is_ok() {
-                    self.late.push(sent);
-                }
-                return Outcome::Nothing;
-            }
-            Some(Fault::Twice) => {
-                let _ = self.permit(request, &sent).and_then(|()| self.act(&sent));
-            }
-            Some(Fault::LoginPage) => return Outcome::Answer(self.reply(200, "text/html", page)),
-            Some(Fault::Nonsense) => return Outcome::Answer(self.reply(200, "text/plain", "\u{1b}[2J nonsense")),
-            Some(Fault::Throttled) => {
-                return Outcome::Answer(self.refuse(&("RequestLimitExceeded", "Request limit exceeded.".to_owned())));
-            }
-            Some(Fault::Unavailable) => {
-                return Outcome::Answer(self.refuse(&("InternalError", "An internal error has occurred".to_owned())));
-            }
-            Some(Fault::Refused) => {
-                return Outcome::Answer(self.refuse(&("AuthFailure", CREDENTIALS.to_owned())));
-            }
-            _ => {}
-        }
-        let carried_out = self.permit(request, &sent).and_then(|()| self.act(&sent));
-        let is_late = |late: &mut Sent| late.action == sent.action;
-        for late in self.late.extract_if(.., is_late).collect::<Vec<_>>() {
-            let _ = self.act(&late);
-        }
-        let reply = match carried_out {
-            Ok(inner) => self.reply(200, XML, xml::answer(&sent.action, &inner)),
-            Err(refused) => self.refuse(&refused),
-        };
-        match fault {
-            Some(Fault::AnswerLost) => Outcome::Nothing,
-            Some(Fault::Truncated) => Outcome::Half(reply),
-            Some(Fault::AnswerLate) => Outcome::Late(reply, LATE),
-            Some(Fault::BadGateway) => Outcome::Answer(self.reply(502, "text/html", page)),
-            Some(Fault::Huge) => Outcome::Answer(self.reply(200, XML, vec![b' '; (32 << 20) + 1])),
-            _ => Outcome::Answer(reply),
-        }
+        self.meet(request, sent)
     }
 
     fn refuse(&self, (code, said): &Refused) -> Reply {
@@ -325,31 +330,7 @@ impl State {
             "UnauthorizedOperation" => 403,
             _ => 400,
         };
-        self.reply(status, XML, xml::refusal(code, said))
-    }
-
-    /// Whether whoever signed the request may ask for this.
-    fn permit(&self, request: &Request, sent: &Sent) -> Result<(), Refused> {
-        let key = signature::verify(request, &self.keys, REGION, self.now_ms() / 1000);
-        let key = key.map_err(|refusal| match refusal {
-            signature::Refusal::Ended => ("RequestExpired", "Request has expired.".to_owned()),
-            signature::Refusal::Unknown | signature::Refusal::Signature | signature::Refusal::Time => {
-                ("AuthFailure", CREDENTIALS.to_owned())
-            }
-        })?;
-        if self.denied.contains(&*sent.action) {
-            let said = "You are not authorized to perform this operation. Encoded authorization failure message: kZdy9";
-            return Err(("UnauthorizedOperation", said.to_owned()));
-        }
-        // Another account sees nothing of this one.
-        if key.account != ACCOUNT {
-            let said = |what: &str| format!("The {what} does not exist");
-            return Err(match sent.parameters.get("InstanceId.1") {
-                Some(id) => ("InvalidInstanceID.NotFound", said(&format!("instance ID '{id}'"))),
-                None => ("InvalidVolume.NotFound", said("volume")),
-            });
-        }
-        Ok(())
+        self.other(status, XML, xml::refusal(code, said).into())
     }
 
     /// The metadata service, in its second version.

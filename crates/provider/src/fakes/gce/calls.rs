@@ -155,7 +155,7 @@ impl Operation {
 
 impl State {
     /// Carries out a call.
-    pub(super) fn act(&mut self, sent: &Sent) -> Result<Value, Refused> {
+    pub(super) fn carry_out(&mut self, sent: &Sent) -> Result<Value, Refused> {
         self.end_operations();
         let [project, zone, names @ ..] = &*sent.names else { return Err((404, "notFound", "Not Found".to_owned())) };
         let name = names.first().map_or("", |name| &**name);

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::Settings;
 use super::cloud::Cloud;
+use super::dialect::{Calls, Dialect};
 use super::faults::{Fault, Faults};
 use super::server::{self, Outcome, Reply, Request, Server, form};
 use crate::clock::{Clock, whole_ms};
@@ -24,8 +25,6 @@ pub const INSTANCE: &str = "our-machine";
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 /// When the metadata service has a new token, before the former one ends.
 const RENEWAL: Duration = Duration::from_secs(300);
-/// How late an answer is that nobody waits for.
-const LATE: Duration = Duration::from_secs(2);
 /// What answers are.
 const JSON: &str = "application/json; charset=UTF-8";
 
@@ -76,9 +75,7 @@ struct State {
     denied: BTreeSet<&'static str>,
     failing: Vec<(&'static str, u16, String, String)>,
     is_metadata_gone: bool,
-    faults: Faults,
-    late: Vec<Sent>,
-    sent: Vec<Sent>,
+    calls: Calls<Sent>,
 }
 
 /// A fake of Compute Engine on loopback.
@@ -109,9 +106,7 @@ impl FakeGce {
             denied: BTreeSet::new(),
             failing: Vec::new(),
             is_metadata_gone: false,
-            faults: Faults::default(),
-            late: Vec::new(),
-            sent: Vec::new(),
+            calls: Calls::default(),
         };
         state.rotate();
         let state = Arc::new(Mutex::new(state));
@@ -128,7 +123,7 @@ impl FakeGce {
 
     /// Changes what happens to calls, or looks at what has happened.
     pub fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
-        change(&mut locked(&self.state).faults)
+        change(&mut locked(&self.state).calls.faults)
     }
 
     /// Changes how it behaves.
@@ -138,7 +133,7 @@ impl FakeGce {
 
     /// What was sent since the last time, without the calls that did not arrive.
     pub fn take_sent(&self) -> Vec<Sent> {
-        std::mem::take(&mut locked(&self.state).sent)
+        std::mem::take(&mut locked(&self.state).calls.sent)
     }
 
     /// An access token that lasts as long as one of the service account.
@@ -225,10 +220,7 @@ impl FakeGce {
 
     /// Carries out the calls that are late.
     pub fn settle(&self) {
-        let mut state = locked(&self.state);
-        for late in std::mem::take(&mut state.late) {
-            let _ = state.act(&late);
-        }
+        locked(&self.state).settle();
     }
 }
 
@@ -236,14 +228,62 @@ fn json_reply(status: u16, body: &Value) -> Reply {
     Reply { status, kind: JSON, body: body.to_string().into_bytes(), headers: Vec::new() }
 }
 
-fn page(status: u16) -> Reply {
-    let body = b"<!DOCTYPE html><html><title>Log in</title></html>".to_vec();
-    Reply { status, kind: "text/html", body, headers: Vec::new() }
-}
-
 fn refusal((status, reason, said): &Refused) -> Reply {
     let error = json!({ "message": said, "domain": "global", "reason": reason });
     json_reply(*status, &json!({ "error": { "code": status, "message": said, "errors": [error] } }))
+}
+
+impl Dialect for State {
+    type Call = Sent;
+    type Done = Value;
+    type Refused = Refused;
+
+    const KIND: &'static str = JSON;
+
+    fn calls(&mut self) -> &mut Calls<Sent> {
+        &mut self.calls
+    }
+
+    fn name(sent: &Sent) -> &str {
+        &sent.call
+    }
+
+    fn permit(&self, request: &Request, sent: &Sent) -> Result<(), Refused> {
+        let token = request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
+        let counts = |token: &str| self.tokens.get(token).is_some_and(|ends_ms| self.cloud.now_ms() < *ends_ms);
+        if !token.map_or(self.is_open, counts) {
+            return Err(unknown_token());
+        }
+        if self.denied.contains(&*sent.call) {
+            let resource = sent.path.rsplit_once('/').map_or(&*sent.path, |(resource, _)| resource);
+            return Err((403, "forbidden", format!("Required 'compute.{}' permission for '{resource}'", sent.call)));
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, sent: &Sent) -> Result<Value, Refused> {
+        self.carry_out(sent)
+    }
+
+    fn reply(&self, _: &Sent, answer: Result<Value, Refused>) -> Reply {
+        answer.map_or_else(|refused| refusal(&refused), |body| json_reply(200, &body))
+    }
+
+    fn other(&self, status: u16, kind: &'static str, body: Vec<u8>) -> Reply {
+        Reply { status, kind, body, headers: Vec::new() }
+    }
+
+    fn refusal(fault: Fault) -> Option<Refused> {
+        match fault {
+            Fault::Throttled => {
+                let said = "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute'";
+                Some((403, "rateLimitExceeded", said.to_owned()))
+            }
+            Fault::Unavailable => Some((503, "backendError", "Service Unavailable".to_owned())),
+            Fault::Refused => Some(unknown_token()),
+            _ => None,
+        }
+    }
 }
 
 impl State {
@@ -268,77 +308,15 @@ impl State {
         }
         // Google's front end takes no POST without a length, also of nothing.
         if request.method == "POST" && request.header("content-length").is_none() {
-            return Outcome::Answer(page(411));
+            return Outcome::Answer(self.web_page(411));
         }
-        let sent = Sent::read(request);
-        let fault = self.faults.next(&sent.call);
-        if matches!(fault, Some(Fault::RequestLost)) {
-            return Outcome::Nothing;
-        }
-        self.sent.push(sent.clone());
-        match fault {
-            Some(Fault::RequestLate) => {
-                // Only one that would be accepted now is carried out later.
-                if self.permit(request, &sent).is_ok() {
-                    self.late.push(sent);
-                }
-                return Outcome::Nothing;
-            }
-            Some(Fault::LoginPage) => return Outcome::Answer(page(200)),
-            Some(Fault::Nonsense) => {
-                let body = b"\x1b[2J nonsense".to_vec();
-                return Outcome::Answer(Reply { status: 200, kind: "text/plain", body, headers: Vec::new() });
-            }
-            Some(Fault::Throttled) => {
-                let said = "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute'".to_owned();
-                return Outcome::Answer(refusal(&(403, "rateLimitExceeded", said)));
-            }
-            Some(Fault::Unavailable) => {
-                return Outcome::Answer(refusal(&(503, "backendError", "Service Unavailable".to_owned())));
-            }
-            Some(Fault::Refused) => return Outcome::Answer(refusal(&unknown_token())),
-            _ => {}
-        }
-        let carried_out = self.permit(request, &sent).and_then(|()| self.act(&sent));
-        let is_late = |late: &mut Sent| late.call == sent.call;
-        for late in self.late.extract_if(.., is_late).collect::<Vec<_>>() {
-            let _ = self.act(&late);
-        }
-        let reply = match carried_out {
-            Ok(body) => json_reply(200, &body),
-            Err(refused) => refusal(&refused),
-        };
-        match fault {
-            Some(Fault::AnswerLost) => Outcome::Nothing,
-            Some(Fault::Truncated) => Outcome::Half(reply),
-            Some(Fault::AnswerLate) => Outcome::Late(reply, LATE),
-            Some(Fault::BadGateway) => Outcome::Answer(page(502)),
-            Some(Fault::Huge) => {
-                let body = vec![b' '; (32 << 20) + 1];
-                Outcome::Answer(Reply { status: 200, kind: JSON, body, headers: Vec::new() })
-            }
-            _ => Outcome::Answer(reply),
-        }
-    }
-
-    /// Whether whoever shows this token may ask for this.
-    fn permit(&self, request: &Request, sent: &Sent) -> Result<(), Refused> {
-        let token = request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
-        let counts = |token: &str| self.tokens.get(token).is_some_and(|ends_ms| self.cloud.now_ms() < *ends_ms);
-        if !token.map_or(self.is_open, counts) {
-            return Err(unknown_token());
-        }
-        if self.denied.contains(&*sent.call) {
-            let resource = sent.path.rsplit_once('/').map_or(&*sent.path, |(resource, _)| resource);
-            return Err((403, "forbidden", format!("Required 'compute.{}' permission for '{resource}'", sent.call)));
-        }
-        Ok(())
+        self.meet(request, Sent::read(request))
     }
 
     fn metadata(&mut self, request: &Request, path: &str) -> Reply {
         let flavor = ("metadata-flavor", "Google".to_owned());
         if request.header(flavor.0) != Some(&flavor.1) {
-            return page(403);
+            return self.web_page(403);
         }
         let soon_ms = self.cloud.now_ms() + whole_ms(RENEWAL);
         if let Some(token) = &self.account
@@ -354,7 +332,7 @@ impl State {
             ("instance/service-accounts/default/token", Some(token)) => {
                 json!({ "access_token": token, "expires_in": left_s(token), "token_type": "Bearer" })
             }
-            _ => return Reply { headers: vec![flavor], ..page(404) },
+            _ => return Reply { headers: vec![flavor], ..self.web_page(404) },
         };
         Reply { headers: vec![flavor], ..json_reply(200, &told) }
     }
