@@ -102,36 +102,68 @@ fn a_manager_and_benefactors_in_processes_of_their_own_are_a_pool() {
     }
 }
 
+/// A pool whose manager and benefactors are processes of their own.
+struct Apart {
+    place: Place,
+    key: String,
+    address: String,
+    _manager: Started,
+}
+
+impl Apart {
+    fn new() -> Self {
+        let place = Place::new();
+        let (directory, key) = (place.text("pool"), place.text("pool/key"));
+        let (manager, line) = Started::new(&["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0"]);
+        let address = line.split_once(": ").unwrap().0.to_owned();
+        Self { place, key, address, _manager: manager }
+    }
+
+    fn at(&self) -> &str {
+        self.address.strip_prefix("pool://").unwrap()
+    }
+
+    /// A benefactor of this number, and where it listens.
+    fn benefactor(&self, number: &str, listen: &str) -> (Started, String) {
+        let arguments = ["pool", "benefactor", "--managers", self.at(), "--memory", "64 MiB", "--listen", listen];
+        let more = ["--domain", number, "--id", number, "--key", &self.key];
+        let (process, line) = Started::new(&[&arguments[..], &more].concat());
+        (process, line.split_whitespace().nth(3).unwrap().to_owned())
+    }
+
+    /// Two of them, so that each has a copy of everything, and nobody else takes the place of one that is gone.
+    fn two(&self) -> [(Started, String); 2] {
+        let both = ["1", "2"].map(|number| self.benefactor(number, "127.0.0.1:0"));
+        until("both lend", || self.status()["benefactors"].as_array().unwrap().len() == 2);
+        both
+    }
+
+    fn status(&self) -> Value {
+        let told = done(&["pool", "status", &self.address, "--token", &self.key, "--json"]);
+        serde_json::from_str(&told).unwrap()
+    }
+}
+
 #[test]
 fn a_file_of_which_nothing_was_committed_keeps_no_benefactor_from_ending() {
     if !can_mount() {
         return;
     }
-    let place = Place::new();
-    let (directory, key, point, target) =
-        (place.text("pool"), place.text("pool/key"), place.text("mnt"), place.text("target"));
-    let (_manager, line) = Started::new(&["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0"]);
-    let address = line.split_once(": ").unwrap().0.to_owned();
-    let at = address.strip_prefix("pool://").unwrap();
-    let mut benefactors = ["1", "2"].map(|number| {
-        let arguments = ["pool", "benefactor", "--managers", at, "--memory", "64 MiB", "--listen", "127.0.0.1:0"];
-        Started::new(&[&arguments[..], &["--domain", number, "--id", number, "--key", &key]].concat()).0
-    });
-    let status = || {
-        let told = done(&["pool", "status", &address, "--token", &key, "--json"]);
-        serde_json::from_str::<Value>(&told).unwrap()
-    };
-    until("both lend", || status()["benefactors"].as_array().unwrap().len() == 2);
-    let arguments = ["mount", &address, &point, "--target", &target, "--token", &key, "--foreground"];
+    let pool = Apart::new();
+    let place = &pool.place;
+    let (point, target) = (place.text("mnt"), place.text("target"));
+    let mut benefactors = pool.two().map(|(process, _)| process);
+    let arguments = ["mount", &pool.address, &point, "--target", &target, "--token", &pool.key, "--foreground"];
     let (mut mount, _) = Started::new(&arguments);
     let file = fs::File::create(place.at("mnt/file")).unwrap();
     file.write_all_at(&bytes(1, 300_000), 0).unwrap();
-    assert_eq!(status()["files"]["staged"], 1);
+    let status = pool.status();
+    assert_eq!(status["files"]["staged"], 1, "{status}");
     mount.0.kill().unwrap();
     mount.0.wait().unwrap();
     drop(file);
-    until("it is torn", || status()["files"]["torn"] == 1);
-    assert_eq!(status()["files"]["staged"], 0);
+    until("it is torn", || pool.status()["files"]["torn"] == 1);
+    assert_eq!(pool.status()["files"]["staged"], 0);
     for process in &mut benefactors {
         signal(&process.0, rustix::process::Signal::TERM);
     }
@@ -146,26 +178,11 @@ fn what_has_lost_a_copy_is_not_replicated_until_it_is_there_again() {
     if !can_mount() {
         return;
     }
-    let place = Place::new();
-    let (directory, key, point, target) =
-        (place.text("pool"), place.text("pool/key"), place.text("mnt"), place.text("target"));
-    let (_manager, line) = Started::new(&["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0"]);
-    let address = line.split_once(": ").unwrap().0.to_owned();
-    let at = address.strip_prefix("pool://").unwrap();
-    let benefactor = |number: &str, listen: &str| {
-        let arguments = ["pool", "benefactor", "--managers", at, "--memory", "64 MiB", "--listen", listen];
-        let more = ["--domain", number, "--id", number, "--key", &key];
-        let (process, line) = Started::new(&[&arguments[..], &more].concat());
-        (process, line.split_whitespace().nth(3).unwrap().to_owned())
-    };
-    let status = || {
-        let told = done(&["pool", "status", &address, "--token", &key, "--json"]);
-        serde_json::from_str::<Value>(&told).unwrap()
-    };
-    // Two, so that each has a copy of everything, and nobody else takes the place of one that is gone.
-    let ((one, here), _two) = (benefactor("1", "127.0.0.1:0"), benefactor("2", "127.0.0.1:0"));
-    until("both lend", || status()["benefactors"].as_array().unwrap().len() == 2);
-    done(&["mount", &address, &point, "--target", &target, "--token", &key]);
+    let pool = Apart::new();
+    let place = &pool.place;
+    let (point, target) = (place.text("mnt"), place.text("target"));
+    let [(one, here), _two] = pool.two();
+    done(&["mount", &pool.address, &point, "--target", &target, "--token", &pool.key]);
     let file = fs::File::create(place.at("mnt/file")).unwrap();
     file.write_all_at(&bytes(1, 5 * MIB), 0).unwrap();
     file.sync_all().unwrap();
@@ -173,14 +190,14 @@ fn what_has_lost_a_copy_is_not_replicated_until_it_is_there_again() {
     let wait = |time: &str| run(&["pool", "wait", &path, "--state", "replicated", "--timeout", time]);
     assert!(wait("10 s").status.success());
     drop(one);
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    until("its death is noticed", || pool.status()["files"]["repairing"] == 1);
     let told = String::from_utf8(wait("500 ms").stderr).unwrap();
     assert!(told.contains("the time is over, and ") && told.contains(" is repairing"), "{told}");
-    let files = status()["files"].clone();
+    let files = pool.status()["files"].clone();
     assert_eq!((&files["replicated"], &files["repairing"]), (&0.into(), &1.into()));
-    let _one = benefactor("1", &here);
+    let _one = pool.benefactor("1", &here);
     assert!(wait("60 s").status.success());
-    assert_eq!(status()["files"]["repairing"], 0);
+    assert_eq!(pool.status()["files"]["repairing"], 0);
     drop(file);
     done(&["pool", "wait", &path, "--state", "drained"]);
     until("it is unmounted", || run(&["umount", &point]).status.success());
@@ -200,24 +217,21 @@ fn what_benefactors_in_processes_of_their_own_have_on_ssd_outlives_them_all() {
     if !can_mount() {
         return;
     }
-    let place = Place::new();
-    let (directory, key, point) = (place.text("pool"), place.text("pool/key"), place.text("mnt"));
-    let (_manager, line) = Started::new(&["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0"]);
-    let address = line.split_once(": ").unwrap().0.to_owned();
-    let at = address.strip_prefix("pool://").unwrap();
+    let pool = Apart::new();
+    let Apart { place, key, address, .. } = &pool;
+    let (point, at) = (place.text("mnt"), pool.at());
     let start = |listen: &str, number: &str, more: &[&str]| {
-        let arguments = with_ssd(&place, at, listen, number, more);
+        let arguments = with_ssd(place, at, listen, number, more);
         let (process, line) = Started::new(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
         let words: Vec<&str> = line.split_whitespace().collect();
         (process, words[3].to_owned(), words[4..].join(" "))
     };
     let refuse = |listen: &str, number: &str, more: &[&str]| {
-        let arguments = with_ssd(&place, at, listen, number, more);
+        let arguments = with_ssd(place, at, listen, number, more);
         refused(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     };
     let classes = || {
-        let told = done(&["pool", "status", &address, "--token", &key, "--json"]);
-        let status: Value = serde_json::from_str(&told).unwrap();
+        let status = pool.status();
         let classes = status["benefactors"].as_array().unwrap().iter();
         classes.map(|of| of["class"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
@@ -232,7 +246,7 @@ fn what_benefactors_in_processes_of_their_own_have_on_ssd_outlives_them_all() {
     assert_eq!(line, "lends 256 MiB of SSD");
     until("both lend", || classes() == ["ms", "s"]);
     let target = place.text("target");
-    done(&["mount", &address, &point, "--target", &target, "--token", &key, "--durable", "copies=2,media=ssd"]);
+    done(&["mount", address, &point, "--target", &target, "--token", key, "--durable", "copies=2,media=ssd"]);
     // A target that is gone keeps everything in the pool. A new name would wait for it.
     let file = fs::File::create(place.at("mnt/file")).unwrap();
     fs::rename(place.at("target"), place.at("aside")).unwrap();
@@ -253,7 +267,7 @@ fn what_benefactors_in_processes_of_their_own_have_on_ssd_outlives_them_all() {
     assert_eq!(line, "is leaving: it takes nothing new");
     done(&["pool", "wait", &place.text("mnt/file"), "--state", "drained"]);
     assert!(fs::read(place.at("target/file")).unwrap() == bytes(1, 20 * MIB));
-    let leave = |number: &str| run(&["pool", "leave", number, &address, "--token", &key]);
+    let leave = |number: &str| run(&["pool", "leave", number, address, "--token", key]);
     let told = String::from_utf8(leave("1").stderr).unwrap();
     assert!(told.contains("benefactor 1 is alive: end its process first") && told.lines().count() == 1, "{told}");
     drop(leaving);
