@@ -30,7 +30,7 @@ impl Looking<'_> {
     /// # Errors
     /// One sentence: it is not there, or cannot be opened or read.
     pub fn superblock(&self, description: &VolumeDescription, home: &Home) -> Result<Option<Superblock>, Obstacle> {
-        let (mut volume, path) = self.open(description, home)?;
+        let (mut volume, path, _) = self.open(description, home)?;
         Ok(volume.log().superblock(self.clock).map_err(|error| format!("{path} cannot be read: {error}"))?)
     }
 
@@ -39,14 +39,14 @@ impl Looking<'_> {
     /// # Errors
     /// As [`Looking::superblock`].
     pub fn label(&self, description: &VolumeDescription, home: &Home) -> Result<Option<Label>, Obstacle> {
-        let (mut volume, path) = self.open(description, home)?;
+        let (mut volume, path, place) = self.open(description, home)?;
         let unreadable = |error: io::Error| format!("{path} cannot be read: {error}");
         let mut log = volume.log();
         let found = log.superblock(self.clock).map_err(unreadable)?;
         // The tag is set after the superblock is durable: a disk that does not bear its epoch is not the volume's.
         let tagged = description.tags.get(tag::DIRTY_EPOCH).and_then(|tagged| parse_epoch(tagged));
         let bears = found.as_ref().map(|superblock| superblock.epoch);
-        if let Some(disk) = Place::of(description, home)?.without_a_serial()
+        if let Some(disk) = place.without_a_serial()
             && tagged.is_some_and(|tagged| bears != Some(tagged))
         {
             return Err(not_ours(disk));
@@ -64,7 +64,8 @@ impl Looking<'_> {
         Ok(Some(Label { epoch, clean, written }))
     }
 
-    fn open(&self, description: &VolumeDescription, home: &Home) -> Result<(Opened, String), Obstacle> {
+    /// With what people call it, and where it is.
+    fn open(&self, description: &VolumeDescription, home: &Home) -> Result<(Opened, String, Place), Obstacle> {
         let options = Options { read_only: true, ..Options::default() };
         let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
         let place = Place::of(description, home)?;
@@ -72,11 +73,12 @@ impl Looking<'_> {
         let volumes = place.open(&sizes, self.disks, options, Before::Unused)?.ok_or_else(absent)?;
         if let Place::Stripe(_) = place {
             let volumes = volumes.into_iter().map(|found| (found.name, decorated(found.volume, self.decorator)));
-            return Ok((Opened::Stripe(Stripe::assemble(volumes.collect(), self.clock)?), description.id.0.clone()));
+            let stripe = Stripe::assemble(volumes.collect(), self.clock)?;
+            return Ok((Opened::Stripe(stripe), description.id.0.clone(), place));
         }
         let mut volumes = volumes.into_iter();
         let found = volumes.next().ok_or_else(absent)?;
-        Ok((Opened::One(decorated(found.volume, self.decorator)), found.name))
+        Ok((Opened::One(decorated(found.volume, self.decorator)), found.name, place))
     }
 }
 
