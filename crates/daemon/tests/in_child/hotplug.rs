@@ -166,7 +166,7 @@ fn configure(machine: &Machine) {
 }
 
 /// Boosts until it does: the service may be away.
-pub fn boosted(running: &Running) {
+fn boosted(running: &Running) {
     eventually("boost", || {
         let phase = running.phase();
         if phase == Some(DevicePhase::Idle) {
@@ -177,7 +177,7 @@ pub fn boosted(running: &Running) {
     });
 }
 
-pub fn drained(running: &Running) {
+fn drained(running: &Running) {
     eventually("idle", || {
         let status = running.client.status().ok().and_then(|mut status| status.devices.pop());
         let Some(status) = status else { return false };
@@ -188,11 +188,39 @@ pub fn drained(running: &Running) {
     });
 }
 
-fn deleted(running: &Running) {
+fn deleted(running: &Running, disks: impl Fn() -> usize) {
     eventually("the disk is gone", || {
         assert_ne!(running.phase(), Some(DevicePhase::Boost), "nobody asked for this boost");
         disks() == 0
     });
+}
+
+/// Boosts, writes, drains and reads so often, and kills the daemon now and then; how often. `disks`: how many caching volumes are disks of
+/// this guest.
+pub fn cycled(machine: &Machine, running: &mut Running, cycles: u64, seed: u64, disks: impl Fn() -> usize) -> usize {
+    let mut random = Random::from_seed(seed);
+    let mut kills = 0;
+    for cycle in 0..cycles {
+        boosted(running);
+        assert_eq!(disks(), 1, "the caching volume is a disk of this guest");
+        let (offset, data) = (cycle % 32 * MIB, pattern(cycle, 5, MIB as usize));
+        running.nbd().unwrap().write(offset, &data).unwrap();
+        if random.chance(0.5) {
+            // In a boost, or on the way out of it.
+            if random.chance(0.5) {
+                let _ = running.client.ask(&Request::Drain { device: "data".into() });
+            }
+            std::thread::sleep(Duration::from_millis(random.below(1500)));
+            running.kill();
+            *running = Running::start(machine, None);
+            assert!(!running.dead(), "the daemon does not start again: {}", machine.log());
+            kills += 1;
+        }
+        drained(running);
+        assert_eq!(running.nbd().unwrap().read(offset, data.len()).unwrap(), data, "cycle {cycle}");
+        deleted(running, &disks);
+    }
+    kills
 }
 
 /// Disks of ours in this guest.
@@ -252,7 +280,7 @@ fn pulled_and_pushed(running: &mut Running) {
     for block in 0..BLOCKS {
         assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 6, MIB as usize), "block {block}");
     }
-    deleted(running);
+    deleted(running, disks);
 }
 
 #[test]
@@ -261,31 +289,10 @@ fn guest_life_cycles() {
     let cycles: u64 = std::env::var("SURGETANK_HOTPLUGS").unwrap().parse().unwrap();
     let machine = Machine::new();
     configure(&machine);
-    let mut random = Random::from_seed(11);
     let mut running = Running::start(&machine, None);
     assert!(!running.dead(), "the daemon does not start: {}", machine.log());
     fs::write("/lab/begun", "").unwrap();
-    let mut kills = 0;
-    for cycle in 0..cycles {
-        boosted(&running);
-        assert_eq!(disks(), 1, "the caching volume is a disk of this guest");
-        let (offset, data) = (cycle % 32 * MIB, pattern(cycle, 5, MIB as usize));
-        running.nbd().unwrap().write(offset, &data).unwrap();
-        if random.chance(0.5) {
-            // In a boost, or on the way out of it.
-            if random.chance(0.5) {
-                let _ = running.client.ask(&Request::Drain { device: "data".into() });
-            }
-            std::thread::sleep(Duration::from_millis(random.below(1500)));
-            running.kill();
-            running = Running::start(&machine, None);
-            assert!(!running.dead(), "the daemon does not start again: {}", machine.log());
-            kills += 1;
-        }
-        drained(&running);
-        assert_eq!(running.nbd().unwrap().read(offset, data.len()).unwrap(), data, "cycle {cycle}");
-        deleted(&running);
-    }
+    let kills = cycled(&machine, &mut running, cycles, 11, disks);
     pulled_and_pushed(&mut running);
     fs::write("/lab/cycled", "").unwrap();
     // A request that was on its way when the daemon died may have been carried out after the next one had looked.

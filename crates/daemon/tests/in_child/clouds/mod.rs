@@ -16,13 +16,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lab::{Disk, Interrupt, Lab, Plan, Unavailable};
-use surgetank_daemon::Request;
 use surgetank_model::Bytes;
-use surgetank_model::random::Random;
 
 use crate::common::child::Running;
-use crate::common::{MIB, Machine, eventually, pattern};
-use crate::hotplug::{boosted, drained};
+use crate::common::{Machine, eventually};
+use crate::hotplug::cycled;
 
 /// Life cycles in the guest; `SURGETANK_HOTPLUGS` for more.
 const CYCLES: u64 = 2;
@@ -121,30 +119,9 @@ fn guest_life_cycles() {
     let machine = Machine::new();
     configure(&machine);
     let own = disks();
-    let mut random = Random::from_seed(13);
     let mut running = Running::start(&machine, None);
     assert!(!running.dead(), "the daemon does not start: {}", machine.log());
-    let mut kills = 0;
-    for cycle in 0..cycles {
-        boosted(&running);
-        assert_eq!(disks(), own + 1, "the caching volume is a disk of this guest");
-        let (offset, data) = (cycle % 32 * MIB, pattern(cycle, 5, MIB as usize));
-        running.nbd().unwrap().write(offset, &data).unwrap();
-        if random.chance(0.5) {
-            // In a boost, or on the way out of it.
-            if random.chance(0.5) {
-                let _ = running.client.ask(&Request::Drain { device: "data".into() });
-            }
-            std::thread::sleep(Duration::from_millis(random.below(1500)));
-            running.kill();
-            running = Running::start(&machine, None);
-            assert!(!running.dead(), "the daemon does not start again: {}", machine.log());
-            kills += 1;
-        }
-        drained(&running);
-        assert_eq!(running.nbd().unwrap().read(offset, data.len()).unwrap(), data, "cycle {cycle}");
-        eventually("the disk is gone", || disks() == own);
-    }
+    let kills = cycled(&machine, &mut running, cycles, 13, || disks() - own);
     eventually("a sweep finds nothing", || {
         let swept = running.client.gc().unwrap();
         swept.deleted.is_empty() && swept.detached.is_empty() && swept.warnings.is_empty()
