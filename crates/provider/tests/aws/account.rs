@@ -1,41 +1,40 @@
-//! An account of the fake EC2, whose clock moves when a test says so.
+//! An account of the fake EC2.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use surgetank_model::Bytes;
 use surgetank_model::units::Span;
-use surgetank_provider::contract::Subject;
-use surgetank_provider::fakes::{FakeEc2, Settings};
-use surgetank_provider::{
-    AwsConfig, AwsProvider, CreateVolume, ManualClock, Provider, ProviderError, Tags, VolumeDescription, VolumeId,
-    VolumeState, tag,
-};
+use surgetank_provider::fakes::{FakeEc2, Faults, Settings};
+use surgetank_provider::{AwsConfig, AwsProvider, CreateVolume, DiskIdentity, ManualClock, VolumeId};
+
+use crate::faked::{self, Fake};
 
 /// The type that is rented.
 pub const TYPE: &str = "gp3";
-/// When the clock starts: credentials and signatures have times.
-const START_MS: u64 = 1_795_859_878_000;
-/// How much time passes between two looks.
-pub const STEP: Duration = Duration::from_millis(500);
-/// How often a test looks before it stops waiting.
-pub const LOOKS_MAX: u32 = 1000;
 
-pub struct Account {
-    pub fake: FakeEc2,
-    pub clock: Arc<ManualClock>,
+pub type Account = faked::Account<FakeEc2>;
+
+pub fn request(owner: &str) -> CreateVolume {
+    faked::request::<FakeEc2>(owner)
 }
 
-impl Account {
-    pub fn new(settings: Settings) -> Self {
-        let clock = Arc::new(ManualClock::at_ms(START_MS));
-        Self { fake: FakeEc2::start(clock.clone(), settings), clock }
+// Inherent functions come before those of a trait, so none of these calls itself.
+impl Fake for FakeEc2 {
+    type Config = AwsConfig;
+    type Provider = AwsProvider;
+
+    const TYPE: &'static str = TYPE;
+    const REFUSED: &'static str = "does not accept the credentials";
+    const EPOCHS: [&'static str; 2] = ["e", "e"];
+
+    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self {
+        Self::start(clock, settings)
     }
 
-    pub fn config(&self) -> AwsConfig {
+    fn config(&self) -> AwsConfig {
         AwsConfig {
-            endpoint: Some(self.fake.url()),
-            metadata_url: self.fake.url(),
+            endpoint: Some(self.url()),
+            metadata_url: self.url(),
             grow_in_place: true,
             timeout: Span(Duration::from_secs(10)),
             reads_per_s: 1_000_000,
@@ -44,73 +43,31 @@ impl Account {
         }
     }
 
-    pub fn open(&self) -> AwsProvider {
-        self.open_as(self.config())
+    fn open(config: AwsConfig, clock: Arc<ManualClock>) -> AwsProvider {
+        AwsProvider::open_at(config, clock).unwrap()
     }
 
-    pub fn open_as(&self, config: AwsConfig) -> AwsProvider {
-        AwsProvider::open_at(config, self.clock.clone()).unwrap()
+    fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
+        self.faults(change)
     }
 
-    pub fn pass(&self, time: Duration) {
-        self.clock.advance(time);
+    fn settle(&self) {
+        self.settle();
     }
 
-    /// Waits until a volume is so.
-    pub fn reaches(&self, provider: &dyn Provider, id: &VolumeId, state: VolumeState) -> VolumeDescription {
-        for _ in 0..LOOKS_MAX {
-            match provider.describe(id) {
-                Ok(volume) if volume.state == state => return volume,
-                Ok(_) | Err(ProviderError::NotFound(_)) => self.pass(STEP),
-                Err(error) => panic!("{id:?} on its way to {state:?}: {error}"),
-            }
-        }
-        panic!("{id:?} does not become {state:?}: {:?}", provider.describe(id));
+    fn volumes(&self) -> usize {
+        self.volumes()
     }
 
-    /// A volume that is available.
-    pub fn made(&self, provider: &dyn Provider, owner: &str) -> VolumeId {
-        let id = provider.create(&request(owner)).unwrap().0.id;
-        self.reaches(provider, &id, VolumeState::Available);
-        id
+    fn fail_next(&self) {
+        self.fail_next();
     }
 
-    /// One that is attached.
-    pub fn attached(&self, provider: &dyn Provider, owner: &str) -> VolumeId {
-        let id = self.made(provider, owner);
-        provider.attach(&id).unwrap();
-        self.reaches(provider, &id, VolumeState::Attached);
-        id
-    }
-}
-
-impl Subject for Account {
-    fn open(&self) -> Arc<dyn Provider> {
-        Arc::new(Account::open(self))
+    fn deny(&self, call: &'static str, is_denied: bool) {
+        self.deny(call, is_denied);
     }
 
-    fn open_failing(&self) -> Option<Arc<dyn Provider>> {
-        self.fake.fail_next();
-        Some(Subject::open(self))
+    fn disk(id: &VolumeId) -> DiskIdentity {
+        DiskIdentity::Serial(id.0.replace('-', ""))
     }
-
-    fn pass_time(&self) {
-        self.pass(STEP);
-    }
-
-    fn rentable(&self) -> (String, Bytes) {
-        (TYPE.to_owned(), Bytes::from_gib(10))
-    }
-}
-
-/// A random name.
-pub fn nonce() -> String {
-    let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).unwrap();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub fn request(owner: &str) -> CreateVolume {
-    let tags = Tags::from([(tag::OWNER.to_owned(), owner.to_owned())]);
-    CreateVolume { token: nonce(), volume_type: TYPE.to_owned(), size: Bytes::from_gib(10), tags }
 }

@@ -10,21 +10,9 @@ use surgetank_provider::{
     AwsConfig, Change, CreateVolume, DiskIdentity, Provider, ProviderError, Tags, VolumeId, VolumeState, tag,
 };
 
-use crate::account::{Account, LOOKS_MAX, STEP, TYPE, request};
-
-/// How the daemon waits: with pauses that double from 5 ms to 500 ms.
-fn poll(account: &Account, provider: &dyn Provider, id: &VolumeId, wanted: Option<VolumeState>) {
-    let mut pause = Duration::from_millis(5);
-    for _ in 0..LOOKS_MAX {
-        match provider.describe(id) {
-            Ok(volume) if Some(volume.state) == wanted => return,
-            Err(ProviderError::NotFound(_)) if wanted.is_none() => return,
-            _ => account.pass(pause),
-        }
-        pause = (pause * 2).min(Duration::from_millis(500));
-    }
-    panic!("{id:?} does not become {wanted:?}");
-}
+use crate::account::{Account, TYPE, request};
+use crate::faked::STEP;
+use crate::faked::behaviour::{leaves_alone, poll};
 
 #[test]
 fn a_boost_begins_with_twelve_calls_at_most() {
@@ -250,15 +238,7 @@ fn what_another_instance_has_is_left_alone() {
     let provider = account.open();
     let id = account.made(&provider, "a");
     account.fake.attach_elsewhere(&id.0, "i-0fedcba9876543210");
-    let seen = provider.describe(&id).unwrap();
-    assert_eq!((seen.state, seen.is_located()), (VolumeState::Attached, false));
-    for answer in [provider.attach(&id), provider.detach(&id)] {
-        assert!(
-            matches!(&answer, Err(ProviderError::Conflict { reason, .. }) if reason.contains("i-0fedcba9876543210")),
-            "{answer:?}"
-        );
-    }
-    assert!(matches!(provider.delete(&id), Err(ProviderError::Conflict { .. })));
+    leaves_alone(&provider, &id, "i-0fedcba9876543210");
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! AWS's own client: it talks to the fake, and its model of EC2 checks what our client sends. Without it these tests are left out,
 //! and say so.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,47 +12,13 @@ use surgetank_provider::fakes::ec2::{INSTANCE, REGION, ZONE};
 use surgetank_provider::fakes::{FakeEc2, Sent, Settings};
 use surgetank_provider::{AwsConfig, Provider, SystemClock, VolumeState, contract, tag};
 
-use crate::account::{Account, STEP, TYPE, request};
+use crate::account::{Account, TYPE, request};
+use crate::faked::STEP;
+use crate::faked::official::{self, run, said};
 
-/// The Python that has it; `None`, after a word about it: it is not installed.
-#[allow(clippy::print_stderr, reason = "tests say what they skip")]
 fn python() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let installed = root.join("target/tools/aws-python");
-    let read = |path: PathBuf| std::fs::read_to_string(path).ok();
-    let pins = read(root.join("scripts/aws/requirements.txt"));
-    let python = installed.join("bin/python");
-    let loads = || {
-        let status = Command::new(&python).args(["-c", "import botocore"]).stdin(Stdio::null()).status();
-        status.is_ok_and(|status| status.success())
-    };
-    if pins.is_some() && read(installed.join("installed.txt")) == pins && loads() {
-        return Some(python);
-    }
-    let place = installed.display();
-    eprintln!("skipped: at {place} is no boto3 of the pinned version: `scripts/setup test` installs it");
-    None
-}
-
-/// What a script says of its input.
-fn run(script: &str, arguments: &[&str], input: &str) -> Option<u64> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aws").join(script);
-    let mut child = Command::new(python()?)
-        .arg("-B")
-        .arg(script)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_owned();
-    let writing = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    writing.join().unwrap().unwrap();
-    Some(String::from_utf8(output.stdout).unwrap().trim().parse().unwrap())
+    let missing = "is no boto3 of the pinned version: `scripts/setup test` installs it";
+    official::python("aws", "import botocore", missing)
 }
 
 #[test]
@@ -63,7 +27,8 @@ fn the_fake_answers_awss_own_client_as_its_model_has_it() {
     let settings =
         Settings { create: short, attach: short, detach: short, delete: short, grow: short, ..Settings::default() };
     let fake = FakeEc2::start(Arc::new(SystemClock), settings);
-    if let Some(replies) = run("run_boto3.py", &[&fake.url(), REGION, INSTANCE, ZONE], "") {
+    if let Some(python) = python() {
+        let replies = said(run(&python, "aws/run_boto3.py", &[&fake.url(), REGION, INSTANCE, ZONE], ""));
         assert!(replies > 50, "{replies}");
         assert_eq!(fake.volumes(), 0);
     }
@@ -121,23 +86,17 @@ fn whatever_the_client_sends_is_what_awss_own_client_would_send() {
         .iter()
         .map(|there| format!("{}\n", json!({ "action": there.action, "parameters": there.parameters })))
         .collect();
-    if let Some(checked) = run("check_requests.py", &[], &lines) {
-        assert_eq!(checked, sent.len() as u64);
-    }
-    // A planted mistake is found.
     if let Some(python) = python() {
+        let check = |lines: &str| run(&python, "aws/check_requests.py", &[], lines);
+        assert_eq!(said(check(&lines)), sent.len() as u64);
+        // A planted mistake is found.
         for line in [
             json!({ "action": "DeleteVolume", "parameters": { "VolumeID": "vol-1" } }),
             json!({ "action": "DeleteVolume", "parameters": {} }),
             json!({ "action": "CreateVolume", "parameters": { "AvailabilityZone": "a", "Size": "ten" } }),
             json!({ "action": "CreateVolume", "parameters": { "AvailabilityZone": "a", "VolumeType": "fast" } }),
         ] {
-            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aws/check_requests.py");
-            let mut command = Command::new(&python);
-            command.arg("-B").arg(script).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-            let mut child = command.spawn().unwrap();
-            child.stdin.take().unwrap().write_all(line.to_string().as_bytes()).unwrap();
-            assert!(!child.wait().unwrap().success(), "{line}");
+            assert!(check(&line.to_string()).is_err(), "{line}");
         }
     }
 }

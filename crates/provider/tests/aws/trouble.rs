@@ -9,22 +9,11 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
-use surgetank_provider::fakes::{Fault, Settings};
+use surgetank_provider::fakes::{FakeEc2, Fault, Settings};
 use surgetank_provider::{AwsConfig, CreateVolume, Provider, ProviderError, VolumeId, VolumeState, tag};
 
-use crate::account::{Account, STEP, TYPE, request};
-
-/// A call of which only counts whether it succeeds.
-type Called<'a> = &'a dyn Fn() -> Result<(), ProviderError>;
-
-/// Checks that an error is one short sentence for people, without secrets, that says why.
-fn tells<T: std::fmt::Debug>(answer: Result<T, ProviderError>, why: &str) -> ProviderError {
-    let error = answer.unwrap_err();
-    let text = error.to_string();
-    assert!(text.contains(why), "{why}: {text}");
-    assert!(text.len() < 700 && !text.contains(char::is_control) && !text.contains("swordfish"), "{text}");
-    error
-}
+use crate::account::{Account, TYPE, request};
+use crate::faked::trouble::{exceed_rates, is_throttled_for_long, tells, tells_limits, tells_missing_rights};
 
 #[test]
 fn whatever_answers_in_place_of_ec2_says_nothing_of_a_volume() {
@@ -71,18 +60,7 @@ fn what_is_throttled_for_long_has_not_been_carried_out() {
             faults.scripted.extend([(action, Fault::Throttled); 20]);
         }
     });
-    for _ in 0..20 {
-        let answers = [
-            provider.create(&request("b")).map(drop),
-            provider.detach(&id).map(drop),
-            provider.set_tag(&id, "k", Some("v")).map(drop),
-            provider.grow(&id, Bytes::from_gib(20)).map(drop),
-        ];
-        for answer in answers {
-            assert!(matches!(answer, Err(ProviderError::Throttled { .. })), "{answer:?}");
-        }
-        account.pass(STEP);
-    }
+    is_throttled_for_long(&account, &provider, &id);
     let seen = provider.describe(&id).unwrap();
     assert_eq!((seen.state, seen.tags.get("k"), seen.size), (VolumeState::Attached, None, Bytes::from_gib(10)));
     assert_eq!(account.fake.volumes(), 1);
@@ -91,13 +69,7 @@ fn what_is_throttled_for_long_has_not_been_carried_out() {
 
 #[test]
 fn limits_of_the_account_and_of_the_machine_are_told_as_such() {
-    let account = Account::new(Settings { volumes_max: 3, attachments_max: 1, ..Settings::default() });
-    let provider = account.open();
-    account.attached(&provider, "a");
-    let id = account.made(&provider, "a");
-    assert!(matches!(tells(provider.attach(&id), "AttachmentLimitExceeded"), ProviderError::AttachLimit(_)));
-    account.made(&provider, "a");
-    assert!(matches!(tells(provider.create(&request("a")), "VolumeLimitExceeded"), ProviderError::Quota(_)));
+    tells_limits::<FakeEc2>("AttachmentLimitExceeded", "VolumeLimitExceeded");
 }
 
 #[test]
@@ -105,19 +77,8 @@ fn a_right_that_is_missing_is_named_also_in_the_middle_of_a_boost() {
     let account = Account::new(Settings::default());
     let provider = account.open();
     let id = account.attached(&provider, "a");
-    let calls: [(&str, Called<'_>); 4] = [
-        ("DescribeVolumes", &|| provider.describe(&id).map(drop)),
-        ("CreateTags", &|| provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")).map(drop)),
-        ("DetachVolume", &|| provider.detach(&id).map(drop)),
-        ("CreateVolume", &|| provider.create(&request("a")).map(drop)),
-    ];
-    for (action, call) in calls {
-        account.fake.deny(action, true);
-        let error = tells(call(), &format!("allow ec2:{action} to the daemon's role"));
-        assert!(matches!(error, ProviderError::Invalid(_)), "{error:?}");
-        account.fake.deny(action, false);
-        assert_eq!(call(), Ok(()));
-    }
+    let names = ["DescribeVolumes", "CreateTags", "DetachVolume", "CreateVolume"];
+    tells_missing_rights(&account, &provider, &id, names, |name| format!("allow ec2:{name} to the daemon's role"));
     account.fake.deny("DescribeInstances", true);
     tells(account.open().describe(&id), "allow ec2:DescribeInstances");
 }
@@ -223,15 +184,7 @@ fn ids_that_are_none_are_no_volumes_and_ec2_is_not_asked_about_them() {
 fn what_exceeds_the_rates_is_throttled_before_ec2_is_asked() {
     let account = Account::new(Settings::default());
     let provider = account.open_as(AwsConfig { reads_per_s: 1, writes_per_s: 1, ..account.config() });
-    let absent = VolumeId("vol-0123456789abcdef0".to_owned());
-    let answers: Vec<_> = (0..60).map(|_| provider.delete(&absent)).collect();
-    let carried_out = answers.iter().filter(|answer| answer.is_ok()).count();
-    assert!(carried_out < 60);
-    let is_throttled = |answer: &Result<_, ProviderError>| match answer {
-        Err(ProviderError::Throttled { after: Some(_), text }) => text.contains("writes_per_s"),
-        answer => answer.is_ok(),
-    };
-    assert!(answers.iter().all(is_throttled), "{answers:?}");
+    let carried_out = exceed_rates(&provider, "vol-0123456789abcdef0");
     let asked = account.fake.take_sent().iter().filter(|sent| sent.action == "DescribeVolumes").count();
     assert_eq!(asked, carried_out, "of the others nothing was sent");
 }

@@ -1,41 +1,37 @@
-//! An account of the fake Compute Engine, whose clock moves when a test says so.
+//! An account of the fake Compute Engine.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use surgetank_model::Bytes;
 use surgetank_model::units::Span;
-use surgetank_provider::contract::Subject;
-use surgetank_provider::fakes::{FakeGce, Settings};
-use surgetank_provider::{
-    CreateVolume, GceConfig, GceProvider, ManualClock, Provider, ProviderError, Tags, VolumeDescription, VolumeId,
-    VolumeState, tag,
-};
+use surgetank_provider::fakes::{FakeGce, Faults, Settings};
+use surgetank_provider::{CreateVolume, DiskIdentity, GceConfig, GceProvider, ManualClock, VolumeId};
 
-/// The type that is rented.
-pub const TYPE: &str = "pd-ssd";
-/// When the clock starts: tokens have times.
-const START_MS: u64 = 1_795_859_878_000;
-/// How much time passes between two looks.
-pub const STEP: Duration = Duration::from_millis(500);
-/// How often a test looks before it stops waiting.
-pub const LOOKS_MAX: u32 = 1000;
+use crate::faked::{self, Fake};
 
-pub struct Account {
-    pub fake: FakeGce,
-    pub clock: Arc<ManualClock>,
+pub type Account = faked::Account<FakeGce>;
+
+pub fn request(owner: &str) -> CreateVolume {
+    faked::request::<FakeGce>(owner)
 }
 
-impl Account {
-    pub fn new(settings: Settings) -> Self {
-        let clock = Arc::new(ManualClock::at_ms(START_MS));
-        Self { fake: FakeGce::start(clock.clone(), settings), clock }
+// Inherent functions come before those of a trait, so none of these calls itself.
+impl Fake for FakeGce {
+    type Config = GceConfig;
+    type Provider = GceProvider;
+
+    const TYPE: &'static str = "pd-ssd";
+    const REFUSED: &'static str = "refuses a token";
+    const EPOCHS: [&'static str; 2] = ["0", "1"];
+
+    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self {
+        Self::start(clock, settings)
     }
 
-    pub fn config(&self) -> GceConfig {
+    fn config(&self) -> GceConfig {
         GceConfig {
-            endpoint: Some(self.fake.url()),
-            metadata_url: self.fake.url(),
+            endpoint: Some(self.url()),
+            metadata_url: self.url(),
             grow_in_place: true,
             timeout: Span(Duration::from_secs(10)),
             reads_per_s: 1_000_000,
@@ -44,73 +40,31 @@ impl Account {
         }
     }
 
-    pub fn open(&self) -> GceProvider {
-        self.open_as(self.config())
+    fn open(config: GceConfig, clock: Arc<ManualClock>) -> GceProvider {
+        GceProvider::open_at(config, clock).unwrap()
     }
 
-    pub fn open_as(&self, config: GceConfig) -> GceProvider {
-        GceProvider::open_at(config, self.clock.clone()).unwrap()
+    fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
+        self.faults(change)
     }
 
-    pub fn pass(&self, time: Duration) {
-        self.clock.advance(time);
+    fn settle(&self) {
+        self.settle();
     }
 
-    /// Waits until a volume is so.
-    pub fn reaches(&self, provider: &dyn Provider, id: &VolumeId, state: VolumeState) -> VolumeDescription {
-        for _ in 0..LOOKS_MAX {
-            match provider.describe(id) {
-                Ok(volume) if volume.state == state => return volume,
-                Ok(_) | Err(ProviderError::NotFound(_)) => self.pass(STEP),
-                Err(error) => panic!("{id:?} on its way to {state:?}: {error}"),
-            }
-        }
-        panic!("{id:?} does not become {state:?}: {:?}", provider.describe(id));
+    fn volumes(&self) -> usize {
+        self.disks()
     }
 
-    /// A volume that is available.
-    pub fn made(&self, provider: &dyn Provider, owner: &str) -> VolumeId {
-        let id = provider.create(&request(owner)).unwrap().0.id;
-        self.reaches(provider, &id, VolumeState::Available);
-        id
+    fn fail_next(&self) {
+        self.fail_next();
     }
 
-    /// One that is attached.
-    pub fn attached(&self, provider: &dyn Provider, owner: &str) -> VolumeId {
-        let id = self.made(provider, owner);
-        provider.attach(&id).unwrap();
-        self.reaches(provider, &id, VolumeState::Attached);
-        id
-    }
-}
-
-impl Subject for Account {
-    fn open(&self) -> Arc<dyn Provider> {
-        Arc::new(Account::open(self))
+    fn deny(&self, call: &'static str, is_denied: bool) {
+        self.deny(call, is_denied);
     }
 
-    fn open_failing(&self) -> Option<Arc<dyn Provider>> {
-        self.fake.fail_next();
-        Some(Subject::open(self))
+    fn disk(id: &VolumeId) -> DiskIdentity {
+        DiskIdentity::Name(id.0.clone())
     }
-
-    fn pass_time(&self) {
-        self.pass(STEP);
-    }
-
-    fn rentable(&self) -> (String, Bytes) {
-        (TYPE.to_owned(), Bytes::from_gib(10))
-    }
-}
-
-/// A random name.
-pub fn nonce() -> String {
-    let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).unwrap();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub fn request(owner: &str) -> CreateVolume {
-    let tags = Tags::from([(tag::OWNER.to_owned(), owner.to_owned())]);
-    CreateVolume { token: nonce(), volume_type: TYPE.to_owned(), size: Bytes::from_gib(10), tags }
 }

@@ -12,24 +12,11 @@ use surgetank_provider::{
     VolumeState, tag,
 };
 
-use crate::account::{Account, LOOKS_MAX, request};
+use crate::account::{Account, request};
+use crate::faked::behaviour::{leaves_alone, poll};
 
 /// A change that is asked for.
 type Asked<'a> = &'a dyn Fn() -> Result<Change, ProviderError>;
-
-/// How the daemon waits: with pauses that double from 5 ms to 500 ms.
-fn poll(account: &Account, provider: &dyn Provider, id: &VolumeId, wanted: Option<VolumeState>) {
-    let mut pause = Duration::from_millis(5);
-    for _ in 0..LOOKS_MAX {
-        match provider.describe(id) {
-            Ok(volume) if Some(volume.state) == wanted => return,
-            Err(ProviderError::NotFound(_)) if wanted.is_none() => return,
-            _ => account.pass(pause),
-        }
-        pause = (pause * 2).min(Duration::from_millis(500));
-    }
-    panic!("{id:?} does not become {wanted:?}");
-}
 
 fn calls(sent: &[Sent]) -> Vec<&str> {
     sent.iter().map(|sent| &*sent.call).collect()
@@ -329,15 +316,7 @@ fn what_another_instance_has_is_left_alone_and_a_foreign_disk_of_the_name_is_not
     account.reaches(&provider, &id, VolumeState::Available);
     account.pass(Duration::from_secs(5));
     account.fake.attach_elsewhere(&id.0, "other-machine");
-    let seen = provider.describe(&id).unwrap();
-    assert_eq!((seen.state, seen.is_located()), (VolumeState::Attached, false));
-    for answer in [provider.attach(&id), provider.detach(&id)] {
-        assert!(
-            matches!(&answer, Err(ProviderError::Conflict { reason, .. }) if reason.contains("other-machine")),
-            "{answer:?}"
-        );
-    }
-    assert!(matches!(provider.delete(&id), Err(ProviderError::Conflict { .. })));
+    leaves_alone(&provider, &id, "other-machine");
     account.fake.label(&id.0, "surgetank-owner", "b");
     match account.open().create(&wanted) {
         Err(ProviderError::Invalid(text)) => assert!(text.contains("draw a fresh token"), "{text}"),

@@ -5,22 +5,11 @@ use std::time::Duration;
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::fakes::gce::{INSTANCE, PROJECT, ZONE};
-use surgetank_provider::fakes::{Fault, Settings};
+use surgetank_provider::fakes::{FakeGce, Fault, Settings};
 use surgetank_provider::{CreateVolume, GceConfig, Provider, ProviderError, VolumeId, VolumeState, tag};
 
-use crate::account::{Account, STEP, request};
-
-/// A call of which only counts whether it succeeds.
-type Called<'a> = &'a dyn Fn() -> Result<(), ProviderError>;
-
-/// Checks that an error is one short sentence for people, without secrets, that says why.
-fn tells<T: std::fmt::Debug>(answer: Result<T, ProviderError>, why: &str) -> ProviderError {
-    let error = answer.unwrap_err();
-    let text = error.to_string();
-    assert!(text.contains(why), "{why}: {text}");
-    assert!(text.len() < 700 && !text.contains(char::is_control) && !text.contains("swordfish"), "{text}");
-    error
-}
+use crate::account::{Account, request};
+use crate::faked::trouble::{exceed_rates, is_throttled_for_long, tells, tells_limits, tells_missing_rights};
 
 #[test]
 fn whatever_answers_in_place_of_compute_engine_says_nothing_of_a_disk() {
@@ -74,18 +63,7 @@ fn what_is_throttled_for_long_has_not_been_carried_out() {
         }
     });
     account.fake.take_sent();
-    for _ in 0..20 {
-        let answers = [
-            provider.create(&request("b")).map(drop),
-            provider.detach(&id).map(drop),
-            provider.set_tag(&id, "k", Some("v")).map(drop),
-            provider.grow(&id, Bytes::from_gib(20)).map(drop),
-        ];
-        for answer in answers {
-            assert!(matches!(answer, Err(ProviderError::Throttled { .. })), "{answer:?}");
-        }
-        account.pass(STEP);
-    }
+    is_throttled_for_long(&account, &provider, &id);
     let is_list = |sent: &surgetank_provider::fakes::gce::Sent| sent.call == "zoneOperations.list";
     assert!(!account.fake.take_sent().iter().any(is_list), "what is refused for its rate makes no more calls");
     let seen = provider.describe(&id).unwrap();
@@ -96,13 +74,7 @@ fn what_is_throttled_for_long_has_not_been_carried_out() {
 
 #[test]
 fn limits_of_the_project_and_of_the_machine_are_told_as_such() {
-    let account = Account::new(Settings { volumes_max: 3, attachments_max: 1, ..Settings::default() });
-    let provider = account.open();
-    account.attached(&provider, "a");
-    let id = account.made(&provider, "a");
-    assert!(matches!(tells(provider.attach(&id), "maximum_persistent_disks"), ProviderError::AttachLimit(_)));
-    account.made(&provider, "a");
-    assert!(matches!(tells(provider.create(&request("a")), "Quota 'SSD_TOTAL_GB' exceeded"), ProviderError::Quota(_)));
+    tells_limits::<FakeGce>("maximum_persistent_disks", "Quota 'SSD_TOTAL_GB' exceeded");
 }
 
 #[test]
@@ -110,19 +82,8 @@ fn a_right_that_is_missing_is_named_also_in_the_middle_of_a_boost() {
     let account = Account::new(Settings::default());
     let provider = account.open();
     let id = account.attached(&provider, "a");
-    let calls: [(&'static str, Called<'_>); 4] = [
-        ("disks.get", &|| provider.describe(&id).map(drop)),
-        ("disks.setLabels", &|| provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")).map(drop)),
-        ("instances.detachDisk", &|| provider.detach(&id).map(drop)),
-        ("disks.insert", &|| provider.create(&request("a")).map(drop)),
-    ];
-    for (call, ask) in calls {
-        account.fake.deny(call, true);
-        let error = tells(ask(), &format!("Required 'compute.{call}' permission"));
-        assert!(matches!(error, ProviderError::Invalid(_)), "{error:?}");
-        account.fake.deny(call, false);
-        assert_eq!(ask(), Ok(()));
-    }
+    let names = ["disks.get", "disks.setLabels", "instances.detachDisk", "disks.insert"];
+    tells_missing_rights(&account, &provider, &id, names, |name| format!("Required 'compute.{name}' permission"));
 }
 
 #[test]
@@ -210,15 +171,7 @@ fn ids_that_are_none_are_no_disks_and_nobody_is_asked_about_them() {
 fn what_exceeds_the_rates_is_throttled_before_anybody_is_asked() {
     let account = Account::new(Settings::default());
     let provider = account.open_as(GceConfig { reads_per_s: 1, writes_per_s: 1, ..account.config() });
-    let absent = VolumeId("surgetank-absent".to_owned());
-    let answers: Vec<_> = (0..60).map(|_| provider.delete(&absent)).collect();
-    let carried_out = answers.iter().filter(|answer| answer.is_ok()).count();
-    assert!(carried_out < 60);
-    let is_throttled = |answer: &Result<_, ProviderError>| match answer {
-        Err(ProviderError::Throttled { after: Some(_), text }) => text.contains("writes_per_s"),
-        answer => answer.is_ok(),
-    };
-    assert!(answers.iter().all(is_throttled), "{answers:?}");
+    let carried_out = exceed_rates(&provider, "surgetank-absent");
     let asked = account.fake.take_sent().iter().filter(|sent| sent.call == "disks.get").count();
     assert_eq!(asked, carried_out, "of the others nothing was sent");
 }
