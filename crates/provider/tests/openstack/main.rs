@@ -2,6 +2,8 @@
 
 mod cloud;
 mod http;
+#[path = "../faked/life.rs"]
+mod life;
 mod proxy;
 
 use std::collections::BTreeSet;
@@ -20,6 +22,7 @@ use surgetank_provider::{
 
 use cloud::{Tenant, cloud, nonce, uuid};
 use http::{Reply, serve};
+use life::Life;
 use proxy::{Fault, TIMEOUT};
 
 /// The type that each Cinder has.
@@ -419,57 +422,6 @@ fn a_growth_that_fails_is_left_to_the_operator_and_says_so() {
     panic!("it does not fail");
 }
 
-/// One life of a volume, in which any call may meet a fault; the caller does as the daemon does: it asks again.
-fn life(provider: &dyn Provider, owner: &str, random: &mut Random) {
-    fn until<T>(what: &str, mut call: impl FnMut() -> Result<T, ProviderError>) -> T {
-        for _ in 0..LOOKS_MAX {
-            match call() {
-                Ok(answer) => return answer,
-                Err(error @ (ProviderError::NotFound(_) | ProviderError::Invalid(_)))
-                    if !error.to_string().contains("token") =>
-                {
-                    panic!("{what}: {error}")
-                }
-                Err(error) => {
-                    let text = error.to_string();
-                    assert!(text.len() < 900 && !text.contains(char::is_control), "{what}: {text}");
-                    pause();
-                }
-            }
-        }
-        panic!("{what} does not come to an end");
-    }
-    let is = |id: &VolumeId, state: VolumeState| {
-        until("describe", || match provider.describe(id)? {
-            volume if volume.state == state => Ok(volume),
-            volume => Err(ProviderError::Transient(format!("it is {:?}", volume.state))),
-        })
-    };
-    let request = request(owner);
-    let id = until("create", || provider.create(&request)).0.id;
-    is(&id, VolumeState::Available);
-    for _ in 0..=random.below(2) {
-        until("attach", || provider.attach(&id));
-        let attached = is(&id, VolumeState::Attached);
-        assert_eq!(attached.disk, Some(DiskIdentity::Serial(id.0.clone())));
-        until("set_tag", || provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")));
-        assert!(until("describe", || provider.describe(&id)).tags.contains_key(tag::DIRTY_EPOCH));
-        // Asked again, the same volume is found, and none with data is deleted.
-        assert_eq!(until("create", || provider.create(&request)).0.id, id);
-        until("set_tag", || provider.set_tag(&id, tag::DIRTY_EPOCH, None));
-        until("detach", || provider.detach(&id));
-        is(&id, VolumeState::Available);
-    }
-    until("delete", || provider.delete(&id));
-    for _ in 0..LOOKS_MAX {
-        match provider.describe(&id) {
-            Err(ProviderError::NotFound(_)) => return,
-            _ => pause(),
-        }
-    }
-    panic!("{id:?} is not deleted");
-}
-
 #[test]
 #[allow(clippy::print_stdout, reason = "the faults that were met are told")]
 fn life_cycles_amid_faults_end_with_nothing_rented() {
@@ -480,7 +432,19 @@ fn life_cycles_amid_faults_end_with_nothing_rented() {
     let mut random = Random::from_seed(7);
     for cycle in 0..6 {
         tenant.faults.lock().unwrap().by_chance = Some((Random::from_seed(cycle), 15));
-        life(&provider, "cycles", &mut random);
+        let life = Life {
+            provider: &provider,
+            request: request("cycles"),
+            is_final: |error| match error {
+                ProviderError::NotFound(_) | ProviderError::Invalid(_) => !error.to_string().contains("token"),
+                _ => false,
+            },
+            disk: |id| DiskIdentity::Serial(id.0.clone()),
+            epochs: ["e", "e"],
+            looks_max: LOOKS_MAX,
+            pass: &pause,
+        };
+        life.live(&mut random);
     }
     tenant.faults.lock().unwrap().by_chance = None;
     // The sweep: what came late, or was made twice. It may take its time.
