@@ -157,8 +157,7 @@ fn a_file_of_which_nothing_was_committed_keeps_no_benefactor_from_ending() {
     let (mut mount, _) = Started::new(&arguments);
     let file = fs::File::create(place.at("mnt/file")).unwrap();
     file.write_all_at(&bytes(1, 300_000), 0).unwrap();
-    let status = pool.status();
-    assert_eq!(status["files"]["staged"], 1, "{status}");
+    until("it is there", || pool.status()["files"]["staged"] == 1);
     mount.0.kill().unwrap();
     mount.0.wait().unwrap();
     drop(file);
