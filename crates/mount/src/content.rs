@@ -2,29 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
-use surgetank_pool::chunks::CHUNK;
-use surgetank_pool::client::{self, Owner, PoolClient, Reader};
+use surgetank_pool::client::{self, Owner, PoolClient, Writer};
 use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::meta::operation::Refusal;
 use tokio::time::Instant;
 
 use crate::attributes::since_1970;
 use crate::errno::{errno, sentence, stale};
-use crate::files::{self, AHEAD, Chunk, File, Gate, Handle};
+use crate::files::{self, File, Gate, Handle};
 use crate::holes::may_have;
 use crate::tree::{Tree, what};
-
-/// How long a reader goes on with the commit that it knows.
-const FRESH: Duration = Duration::from_secs(1);
-/// How long a chunk may take that nobody has asked for yet.
-const AHEAD_MAX: Duration = Duration::from_secs(1);
 
 /// How a file was opened.
 pub(crate) struct Opened {
@@ -92,7 +85,7 @@ impl Tree {
         }
         let inode = self.inode(number).await?;
         let file = self.files.take(inode, || what(inode));
-        let mut gate = file.gate.lock().await;
+        let mut gate = self.gate(&file).await;
         let opened = self.open_file(&file, &mut gate, writes, truncate).await;
         if opened.is_err() {
             self.files.end_use(inode);
@@ -188,60 +181,17 @@ impl Tree {
         }
     }
 
-    pub(crate) fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
-        self.files.handle(number).ok_or(Errno::EBADF)
+    /// What a file is worked with. Whoever has written it in a session that has ended is in nobody's way.
+    pub(crate) async fn gate<'a>(&self, file: &'a File) -> tokio::sync::MutexGuard<'a, Gate> {
+        let mut gate = file.gate.lock().await;
+        if let Some(over) = gate.writer.as_ref().and_then(Writer::session_ended) {
+            self.failed(file, &mut gate, &over);
+        }
+        gate
     }
 
-    pub(crate) async fn read(&self, handle: u64, offset: u64, length: usize) -> Result<Bytes, Errno> {
-        if let Some(file) = self.files.at_target(handle) {
-            let read = tokio::task::spawn_blocking(move || read_at(&file, offset, length));
-            return read.await.map_err(|_| Errno::EIO)?.map_err(Errno::from);
-        }
-        let handle = self.handle(handle)?;
-        self.has_its_locks(&handle)?;
-        let file = &handle.file;
-        let mut gate = file.gate.lock().await;
-        if let Some(writer) = &mut gate.writer {
-            let mut found = Vec::with_capacity(length);
-            while found.len() < length {
-                let part = writer.read_at(offset + found.len() as u64, length - found.len()).await;
-                match part.map_err(|error| told(&error))? {
-                    part if part.is_empty() => break,
-                    part => found.extend_from_slice(&part),
-                }
-            }
-            return Ok(found.into());
-        }
-        let mut reader = match &gate.reader {
-            Some((reader, since)) if since.elapsed() < FRESH => reader.clone(),
-            _ => {
-                let client = self.client().await?;
-                let reader = client.read_node(file.inode, &file.what).await.map_err(|error| stale(&error))?;
-                gate.reader = Some((reader.clone(), Instant::now()));
-                reader
-            }
-        };
-        drop(gate);
-        read_ahead(file, &reader, offset);
-        let mut found = Vec::new();
-        while found.len() < length {
-            let at = offset + found.len() as u64;
-            let Some((begins, chunk)) = chunk(file, &mut reader, at).await.map_err(|error| told(&error))? else {
-                break;
-            };
-            let from = usize::try_from(at - begins).unwrap_or(usize::MAX).min(chunk.len());
-            let part = chunk.slice(from..chunk.len().min(from + length - found.len()));
-            // Most reads lie in one chunk: its bytes are answered as they are.
-            if found.is_empty() && (part.len() == length || begins + chunk.len() as u64 >= reader.size()) {
-                return Ok(part);
-            }
-            if part.is_empty() {
-                break;
-            }
-            found.reserve(length - found.len());
-            found.extend_from_slice(&part);
-        }
-        Ok(found.into())
+    pub(crate) fn handle(&self, number: u64) -> Result<Arc<Handle>, Errno> {
+        self.files.handle(number).ok_or(Errno::EBADF)
     }
 
     /// Writes at an offset; `None`: at the end, which the kernel does not know if others have changed the file a moment ago.
@@ -307,7 +257,7 @@ impl Tree {
             return self.resize(&handle.file, &mut gate, size).await;
         }
         let file = self.files.take(inode, || what(inode));
-        let mut gate = file.gate.lock().await;
+        let mut gate = self.gate(&file).await;
         let done = async {
             match size {
                 0 if gate.writer.is_none() => {
@@ -534,64 +484,43 @@ impl Tree {
     }
 }
 
-/// Reads bytes; fewer only at the end of the file.
-fn read_at(file: &std::fs::File, offset: u64, length: usize) -> std::io::Result<Bytes> {
-    let mut bytes = vec![0; length];
-    let mut done = 0;
-    while done < length {
-        match file.read_at(&mut bytes[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(read) => done += read,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    bytes.truncate(done);
-    Ok(bytes.into())
-}
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
 
-fn told(error: &client::Error) -> Errno {
-    tracing::error!("{error}");
-    errno(error)
-}
+    use bytes::Bytes;
+    use fuser::{Errno, INodeNo};
 
-/// The slot of a file's chunks that has the one that begins there, if any has.
-fn slot(file: &File, begins: u64) -> &tokio::sync::Mutex<Option<Chunk>> {
-    &file.chunks[usize::try_from(begins / CHUNK).unwrap_or_default() % file.chunks.len()]
-}
+    use crate::fixture::{Pool, run, tree, until};
 
-/// Whoever reads a chunk after the one before it will read those behind it: they are fetched at the same time.
-fn read_ahead(file: &Arc<File>, reader: &Reader, offset: u64) {
-    let begins = offset - offset % CHUNK;
-    let has = |begins: u64| match slot(file, begins).try_lock() {
-        Ok(kept) => kept.as_ref().is_some_and(|(version, of, _)| (*version, *of) == (reader.version(), begins)),
-        // It is being fetched, or taken from.
-        Err(_) => true,
-    };
-    if begins == 0 || !has(begins - CHUNK) {
-        return;
+    #[test]
+    fn who_wrote_in_a_session_that_has_ended_is_in_no_readers_way() {
+        run(async {
+            let mut pool = Pool::new(1, 2, 24);
+            let tree = tree(&pool).await;
+            let owner = (0o644, 0, 0);
+            let (attributes, written) =
+                tree.create((INodeNo::ROOT, OsStr::new("file")), owner, (true, false)).await.unwrap();
+            tree.write((written.handle, None), Some(0), &Bytes::from_static(b"committed")).await.unwrap();
+            tree.sync(written.handle).await.unwrap();
+            tree.write((written.handle, None), Some(0), &Bytes::from_static(b"lost")).await.unwrap();
+            // Nobody renews the session while there is no manager, and the store ends it.
+            let session = tree.sessions.present().session();
+            pool.managers[0].kill();
+            tokio::time::sleep(pool.session * 2).await;
+            pool.restart_manager(0);
+            until("it has ended", async || {
+                let _ = tree.client().await;
+                tree.sessions.present().session() != session
+            })
+            .await;
+            let read = tree.open(attributes.ino, false, false).await.unwrap();
+            assert_eq!(tree.read(read.handle, 0, 64).await.unwrap(), Bytes::from_static(b"committed"));
+            let again = tree.write((written.handle, None), Some(0), &Bytes::from_static(b"x")).await;
+            assert_eq!(again.unwrap_err().code(), Errno::EIO.code(), "it stays failed");
+            tree.release(read.handle).await;
+            tree.release(written.handle).await;
+            tree.end().await;
+        });
     }
-    for at in (1..=AHEAD).map(|further| begins + further * CHUNK).filter(|at| *at < reader.size()) {
-        if !has(at) {
-            let (file, mut reader) = (Arc::clone(file), reader.clone());
-            tokio::spawn(async move {
-                // Whoever reads it later is told what is wrong, and nobody waits long for what may not be wanted.
-                let _ = tokio::time::timeout(AHEAD_MAX, chunk(&file, &mut reader, at)).await;
-            });
-        }
-    }
-}
-
-/// The chunk with a byte, from what was read last or from the pool; where it begins.
-async fn chunk(file: &File, reader: &mut Reader, at: u64) -> Result<Option<(u64, Bytes)>, client::Error> {
-    let begins = at - at % CHUNK;
-    let mut kept = slot(file, begins).lock().await;
-    if let Some((version, of, bytes)) = &*kept
-        && (*version, *of) == (reader.version(), begins)
-    {
-        return Ok(Some((begins, bytes.clone())));
-    }
-    let Some((begins, bytes)) = reader.read_chunk(at).await? else { return Ok(None) };
-    *kept = Some((reader.version(), begins, bytes.clone()));
-    Ok(Some((begins, bytes)))
 }

@@ -7,19 +7,20 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use surgetank_pool_core::locks::{Lock, Range};
 use surgetank_pool_core::meta::value::Attributes;
 use tokio::runtime::Handle as Runtime;
 
+use self::requests::LIVE;
 use crate::attributes::{STATE, kind, nanoseconds, special};
 use crate::content::Opened;
 use crate::descriptors;
@@ -29,8 +30,6 @@ use crate::locks::Ask;
 use crate::numbers::Numbers;
 use crate::tree::{Change, Tree};
 
-/// How long the kernel believes names and attributes.
-const LIVE: Duration = Duration::from_secs(1);
 /// Requests that the kernel may have in flight without somebody who waits for them.
 const BACKGROUND_MAX: u16 = 64;
 /// What the kernel may read ahead.
@@ -45,23 +44,6 @@ pub(crate) struct PoolFilesystem {
 impl PoolFilesystem {
     pub(crate) fn new(runtime: Runtime, tree: Arc<Tree>) -> Self {
         Self { runtime, tree, directories: Arc::default() }
-    }
-}
-
-fn entry(tree: &Tree, reply: ReplyEntry, result: Result<FileAttr, Errno>) {
-    match result {
-        Ok(attributes) => {
-            tree.numbers.given(&attributes);
-            reply.entry(&LIVE, &attributes, Generation(0));
-        }
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn empty(reply: ReplyEmpty, result: Result<(), Errno>) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
     }
 }
 
@@ -99,9 +81,9 @@ impl Filesystem for PoolFilesystem {
         self.runtime.block_on(self.tree.end());
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
-        self.answer(async move |tree| entry(&tree, reply, tree.lookup(parent, &name).await));
+        self.answer(request, reply, async move |tree, reply| reply.node(&tree, tree.lookup(parent, &name).await));
     }
 
     fn forget(&self, _request: &Request, inode: INodeNo, lookups: u64) {
@@ -111,19 +93,13 @@ impl Filesystem for PoolFilesystem {
         self.tree.numbers.forget(inode, lookups);
     }
 
-    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.answer(async move |tree| match tree.get(inode).await {
-            Ok(attributes) => {
-                tree.numbers.told(&attributes);
-                reply.attr(&LIVE, &attributes);
-            }
-            Err(errno) => reply.error(errno),
-        });
+    fn getattr(&self, request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.answer(request, reply, async move |tree, reply| reply.node(&tree, tree.get(inode).await));
     }
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         inode: INodeNo,
         mode: Option<u32>,
         user: Option<u32>,
@@ -147,20 +123,13 @@ impl Filesystem for PoolFilesystem {
             modified: modified.map(nanoseconds),
         };
         let change = Change { size, attributes, handle: handle.map(|handle| handle.0) };
-        self.answer(async move |tree| match tree.set(inode, change).await {
-            Ok(attributes) => {
-                tree.numbers.told(&attributes);
-                reply.attr(&LIVE, &attributes);
-            }
-            Err(errno) => reply.error(errno),
-        });
+        self.answer(request, reply, async move |tree, reply| reply.node(&tree, tree.set(inode, change).await));
     }
 
-    fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
-        self.answer(async move |tree| match tree.stat(inode).await.map(|stat| stat.link) {
-            Ok(Some(to)) => reply.data(&to),
-            Ok(None) => reply.error(Errno::EINVAL),
-            Err(errno) => reply.error(errno),
+    fn readlink(&self, request: &Request, inode: INodeNo, reply: ReplyData) {
+        self.answer(request, reply, async move |tree, reply| {
+            let link = tree.stat(inode).await.and_then(|stat| stat.link.ok_or(Errno::EINVAL));
+            reply.with(link, |reply, to| reply.data(&to));
         });
     }
 
@@ -176,11 +145,11 @@ impl Filesystem for PoolFilesystem {
     ) {
         let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
         if let Some(special) = special(mode, device) {
-            return self.answer(async move |tree| {
-                entry(&tree, reply, tree.make_special(parent, &name, special, owner).await);
+            return self.answer(request, reply, async move |tree, reply| {
+                reply.node(&tree, tree.make_special(parent, &name, special, owner).await);
             });
         }
-        self.answer(async move |tree| {
+        self.answer(request, reply, async move |tree, reply| {
             let made = tree.create((parent, &name), owner, (true, false)).await;
             let closed = match &made {
                 Ok((_, opened)) => tree.sync(opened.handle).await,
@@ -189,34 +158,38 @@ impl Filesystem for PoolFilesystem {
             if let Ok((_, opened)) = &made {
                 tree.release(opened.handle).await;
             }
-            entry(&tree, reply, closed.and(made.map(|(attributes, _)| attributes)));
+            reply.node(&tree, closed.and(made.map(|(attributes, _)| attributes)));
         });
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
-        self.answer(async move |tree| entry(&tree, reply, tree.make_directory(parent, &name, owner).await));
+        self.answer(request, reply, async move |tree, reply| {
+            reply.node(&tree, tree.make_directory(parent, &name, owner).await)
+        });
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.answer(async move |tree| empty(reply, tree.unlink(parent, &name).await));
+        self.answer(request, reply, async move |tree, reply| reply.done(tree.unlink(parent, &name).await));
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.answer(async move |tree| empty(reply, tree.remove_directory(parent, &name).await));
+        self.answer(request, reply, async move |tree, reply| reply.done(tree.remove_directory(parent, &name).await));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, to: &Path, reply: ReplyEntry) {
         let (name, to) = (name.to_owned(), to.as_os_str().as_bytes().to_vec());
         let owner = (0o777, request.uid(), request.gid());
-        self.answer(async move |tree| entry(&tree, reply, tree.make_link(parent, &name, to, owner).await));
+        self.answer(request, reply, async move |tree, reply| {
+            reply.node(&tree, tree.make_link(parent, &name, to, owner).await)
+        });
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         to_parent: INodeNo,
@@ -229,22 +202,26 @@ impl Filesystem for PoolFilesystem {
         }
         let (name, to_name) = (name.to_owned(), to_name.to_owned());
         let replace = !flags.contains(RenameFlags::RENAME_NOREPLACE);
-        self.answer(async move |tree| {
-            empty(reply, tree.rename((parent, &name), (to_parent, &to_name), replace).await);
+        self.answer(request, reply, async move |tree, reply| {
+            reply.done(tree.rename((parent, &name), (to_parent, &to_name), replace).await);
         });
     }
 
-    fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn link(&self, request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
-        self.answer(async move |tree| entry(&tree, reply, tree.link(inode, parent, &name).await));
+        self.answer(request, reply, async move |tree, reply| reply.node(&tree, tree.link(inode, parent, &name).await));
     }
 
-    fn open(&self, _request: &Request, inode: INodeNo, with: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, inode: INodeNo, with: OpenFlags, reply: ReplyOpen) {
         let writes = with.acc_mode() != OpenAccMode::O_RDONLY;
         let truncate = with.0 & libc::O_TRUNC != 0;
-        self.answer(async move |tree| match tree.open(inode, writes, truncate).await {
-            Ok(opened) => reply.opened(FileHandle(opened.handle), flags(&opened)),
-            Err(errno) => reply.error(errno),
+        self.answer(request, reply, async move |tree, reply| {
+            match (tree.open(inode, writes, truncate).await, reply.take()) {
+                (Ok(opened), Some(reply)) => reply.opened(FileHandle(opened.handle), flags(&opened)),
+                (Ok(opened), None) => tree.release(opened.handle).await,
+                (Err(errno), Some(reply)) => reply.error(errno),
+                (Err(_), None) => {}
+            }
         });
     }
 
@@ -260,18 +237,22 @@ impl Filesystem for PoolFilesystem {
     ) {
         let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
         let how = (with & libc::O_EXCL != 0, with & libc::O_TRUNC != 0);
-        self.answer(async move |tree| match tree.create((parent, &name), owner, how).await {
-            Ok((attributes, opened)) => {
-                tree.numbers.given(&attributes);
-                reply.created(&LIVE, &attributes, Generation(0), FileHandle(opened.handle), flags(&opened));
+        self.answer(request, reply, async move |tree, reply| {
+            match (tree.create((parent, &name), owner, how).await, reply.take()) {
+                (Ok((attributes, opened)), Some(reply)) => {
+                    tree.numbers.given(&attributes);
+                    reply.created(&LIVE, &attributes, Generation(0), FileHandle(opened.handle), flags(&opened));
+                }
+                (Ok((_, opened)), None) => tree.release(opened.handle).await,
+                (Err(errno), Some(reply)) => reply.error(errno),
+                (Err(_), None) => {}
             }
-            Err(errno) => reply.error(errno),
         });
     }
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         _inode: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -280,15 +261,14 @@ impl Filesystem for PoolFilesystem {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.answer(async move |tree| match tree.read(handle.0, offset, size as usize).await {
-            Ok(bytes) => reply.data(&bytes),
-            Err(errno) => reply.error(errno),
+        self.answer(request, reply, async move |tree, reply| {
+            reply.with(tree.read(handle.0, offset, size as usize).await, |reply, bytes| reply.data(&bytes));
         });
     }
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         _inode: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -303,17 +283,17 @@ impl Filesystem for PoolFilesystem {
         let is_append = with.0 & (libc::O_APPEND | libc::O_DIRECT) == libc::O_APPEND
             && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let offset = if is_append { None } else { Some(offset) };
-        self.answer(async move |tree| match tree.write(by, offset, &bytes).await {
-            Ok(()) => reply.written(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
-            Err(errno) => reply.error(errno),
+        self.answer(request, reply, async move |tree, reply| {
+            let written = tree.write(by, offset, &bytes).await;
+            reply.with(written, |reply, ()| reply.written(u32::try_from(bytes.len()).unwrap_or(u32::MAX)));
         });
     }
 
     fn flush(&self, request: &Request, inode: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         let process = request.pid();
-        self.answer(async move |tree| {
+        self.answer(request, reply, async move |tree, reply| {
             let is_open = || descriptors::have(process, inode.0);
-            empty(reply, tree.flush(handle.0, Some(owner.0), is_open).await);
+            reply.done(tree.flush(handle.0, Some(owner.0), is_open).await);
         });
     }
 
@@ -333,13 +313,13 @@ impl Filesystem for PoolFilesystem {
         });
     }
 
-    fn fsync(&self, _request: &Request, _inode: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
-        self.answer(async move |tree| empty(reply, tree.sync(handle.0).await));
+    fn fsync(&self, request: &Request, _inode: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
+        self.answer(request, reply, async move |tree, reply| reply.done(tree.sync(handle.0).await));
     }
 
     fn getlk(
         &self,
-        _request: &Request,
+        request: &Request,
         inode: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
@@ -352,13 +332,14 @@ impl Filesystem for PoolFilesystem {
         let Ok(Some(lock)) = lock(kind) else { return reply.error(Errno::EINVAL) };
         let (range, handle, owner) = (Range { first, last }, handle.0, owner.0);
         let ask = Ask { inode, handle, owner, range, lock: Some(lock), process, waits: None };
-        self.answer(async move |tree| match tree.in_the_way(ask, lock).await {
-            Ok(None) => reply.locked(first, last, libc::F_UNLCK, 0),
-            Ok(Some((range, lock, process))) => {
-                let kind = if lock == Lock::Alone { libc::F_WRLCK } else { libc::F_RDLCK };
-                reply.locked(range.first, range.last, kind, process);
-            }
-            Err(errno) => reply.error(errno),
+        self.answer(request, reply, async move |tree, reply| {
+            reply.with(tree.in_the_way(ask, lock).await, |reply, found| match found {
+                None => reply.locked(first, last, libc::F_UNLCK, 0),
+                Some((range, lock, process)) => {
+                    let kind = if lock == Lock::Alone { libc::F_WRLCK } else { libc::F_RDLCK };
+                    reply.locked(range.first, range.last, kind, process);
+                }
+            });
         });
     }
 
@@ -378,7 +359,14 @@ impl Filesystem for PoolFilesystem {
         let Ok(lock) = lock(kind) else { return reply.error(Errno::EINVAL) };
         let (range, waits) = (Range { first, last }, waits.then(|| request.pid()));
         let ask = Ask { inode, handle: handle.0, owner: owner.0, range, lock, process, waits };
-        self.answer(async move |tree| empty(reply, tree.lock(ask).await));
+        self.answer(request, reply, async move |tree, reply| {
+            match (tree.lock(ask).await, reply.take()) {
+                (Ok(()), Some(reply)) => reply.ok(),
+                (Err(errno), Some(reply)) => reply.error(errno),
+                // Nobody has what was locked for a program that has been killed meanwhile.
+                (_, None) => drop(tree.lock(Ask { lock: None, waits: None, ..ask }).await),
+            }
+        });
     }
 
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -389,10 +377,10 @@ impl Filesystem for PoolFilesystem {
         reply.opened(handle, FopenFlags::empty());
     }
 
-    fn readdir(&self, _r: &Request, inode: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, request: &Request, inode: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
         let open = Arc::clone(&self.directories);
-        self.answer(async move |tree| match listing(&tree, &open, inode, handle, offset).await {
-            Ok(entries) => {
+        self.answer(request, reply, async move |tree, reply| {
+            reply.with(listing(&tree, &open, inode, handle, offset).await, |mut reply, entries| {
                 let is_full = dots(offset).any(|(cookie, name)| reply.add(inode, cookie, FileType::Directory, name));
                 if !is_full {
                     for (cookie, (name, stat)) in listed(&entries, offset) {
@@ -406,43 +394,39 @@ impl Filesystem for PoolFilesystem {
                     }
                 }
                 reply.ok();
-            }
-            Err(errno) => reply.error(errno),
+            });
         });
     }
 
     fn readdirplus(
         &self,
-        _request: &Request,
+        request: &Request,
         inode: INodeNo,
         handle: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
         let open = Arc::clone(&self.directories);
-        self.answer(async move |tree| {
+        self.answer(request, reply, async move |tree, reply| {
             let own = match tree.get(inode).await {
                 Ok(own) => own,
                 Err(errno) => return reply.error(errno),
             };
-            match listing(&tree, &open, inode, handle, offset).await {
-                Ok(entries) => {
-                    let add = |(cookie, name)| reply.add(inode, cookie, name, &LIVE, &own, Generation(0));
-                    if !dots(offset).any(add) {
-                        for (cookie, (name, stat)) in listed(&entries, offset) {
-                            let attributes = tree.attributes_listed(inode, name, stat);
-                            tree.numbers.given(&attributes);
-                            let name = OsStr::from_bytes(name.bytes());
-                            if reply.add(attributes.ino, cookie, name, &LIVE, &attributes, Generation(0)) {
-                                tree.numbers.forget(attributes.ino, 1);
-                                break;
-                            }
+            reply.with(listing(&tree, &open, inode, handle, offset).await, |mut reply, entries| {
+                let add = |(cookie, name)| reply.add(inode, cookie, name, &LIVE, &own, Generation(0));
+                if !dots(offset).any(add) {
+                    for (cookie, (name, stat)) in listed(&entries, offset) {
+                        let attributes = tree.attributes_listed(inode, name, stat);
+                        tree.numbers.given(&attributes);
+                        let name = OsStr::from_bytes(name.bytes());
+                        if reply.add(attributes.ino, cookie, name, &LIVE, &attributes, Generation(0)) {
+                            tree.numbers.forget(attributes.ino, 1);
+                            break;
                         }
                     }
-                    reply.ok();
                 }
-                Err(errno) => reply.error(errno),
-            }
+                reply.ok();
+            });
         });
     }
 
@@ -464,40 +448,42 @@ impl Filesystem for PoolFilesystem {
     }
 
     /// The room is that of the target: what the pool takes in goes there.
-    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        let target = self.tree.sessions.present().target().to_owned();
-        self.runtime.spawn_blocking(move || match rustix::fs::statvfs(&target) {
-            Ok(found) => reply.statfs(
-                found.f_blocks,
-                found.f_bfree,
-                found.f_bavail,
-                found.f_files,
-                found.f_ffree,
-                u32::try_from(found.f_bsize).unwrap_or(4096),
-                255,
-                u32::try_from(found.f_frsize).unwrap_or(4096),
-            ),
-            Err(error) => reply.error(Errno::from_i32(error.raw_os_error())),
+    fn statfs(&self, request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+        self.answer(request, reply, async move |tree, reply| {
+            let target = tree.sessions.present().target().to_owned();
+            let found = tokio::task::spawn_blocking(move || rustix::fs::statvfs(&target)).await;
+            let found = found.map_err(|_| Errno::EIO);
+            let found = found.and_then(|found| found.map_err(|error| Errno::from_i32(error.raw_os_error())));
+            reply.with(found, |reply, found| {
+                reply.statfs(
+                    found.f_blocks,
+                    found.f_bfree,
+                    found.f_bavail,
+                    found.f_files,
+                    found.f_ffree,
+                    u32::try_from(found.f_bsize).unwrap_or(4096),
+                    255,
+                    u32::try_from(found.f_frsize).unwrap_or(4096),
+                );
+            });
         });
     }
 
-    fn getxattr(&self, _request: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, request: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         // The kernel asks for capabilities at every write.
         if name != OsStr::new(STATE) {
             return reply.error(Errno::NO_XATTR);
         }
-        self.answer(async move |tree| match tree.state(inode).await {
-            Ok(Some(state)) => value(reply, size, state.as_bytes()),
-            Ok(None) => reply.error(Errno::NO_XATTR),
-            Err(errno) => reply.error(errno),
+        self.answer(request, reply, async move |tree, reply| {
+            let state = tree.state(inode).await.and_then(|state| state.ok_or(Errno::NO_XATTR));
+            reply.with(state, |reply, state| value(reply, size, state.as_bytes()));
         });
     }
 
-    fn listxattr(&self, _request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
-        self.answer(async move |tree| match tree.state(inode).await {
-            Ok(Some(_)) => value(reply, size, format!("{STATE}\0").as_bytes()),
-            Ok(None) => value(reply, size, b""),
-            Err(errno) => reply.error(errno),
+    fn listxattr(&self, request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        self.answer(request, reply, async move |tree, reply| {
+            let names = tree.state(inode).await.map(|state| state.map_or_else(String::new, |_| format!("{STATE}\0")));
+            reply.with(names, |reply, names| value(reply, size, names.as_bytes()));
         });
     }
 
@@ -520,7 +506,7 @@ impl Filesystem for PoolFilesystem {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         _inode: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -529,7 +515,9 @@ impl Filesystem for PoolFilesystem {
         reply: ReplyEmpty,
     ) {
         let Some(how) = Allocate::of(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.answer(async move |tree| empty(reply, tree.allocate(handle.0, (offset, length), how).await));
+        self.answer(request, reply, async move |tree, reply| {
+            reply.done(tree.allocate(handle.0, (offset, length), how).await)
+        });
     }
 
     fn ioctl(
@@ -547,16 +535,24 @@ impl Filesystem for PoolFilesystem {
         reply.error(Errno::ENOTTY);
     }
 
-    fn lseek(&self, _r: &Request, _inode: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(
+        &self,
+        request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
         let wants_hole = match whence {
             libc::SEEK_DATA => false,
             libc::SEEK_HOLE => true,
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        self.answer(async move |tree| match tree.seek(handle.0, offset, wants_hole).await {
-            Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
-            Err(errno) => reply.error(errno),
+        self.answer(request, reply, async move |tree, reply| {
+            let found = tree.seek(handle.0, offset, wants_hole).await;
+            reply.with(found, |reply, found| reply.offset(i64::try_from(found).unwrap_or(i64::MAX)));
         });
     }
 }

@@ -5,7 +5,8 @@
 //!
 //! - [`Mount`]: mounts, waits, ends;
 //! - [`point`]: mount points as the kernel has them;
-//! - `filesystem`: the kernel's calls; `tree`: names and attributes; `content`: what files contain; `files`: what is open, `descriptors`:
+//! - `filesystem`: the kernel's calls; `tree`: names and attributes; `content`: what files contain, `reading`:
+//!   what is read of them; `files`: what is open, `descriptors`:
 //!   by which programs; `locks`: what is locked; `numbers`: what the kernel calls them.
 
 mod attributes;
@@ -21,6 +22,7 @@ mod holes;
 mod locks;
 mod numbers;
 pub mod point;
+mod reading;
 mod sessions;
 mod signals;
 mod tree;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::fixture::{LONG, Mounted, can_mount, pool, until, until_drained};
+use crate::fixture::{FUSE, LONG, Mounted, can_mount, pool, until, until_drained, until_waits};
 use rustix::fs::{FlockOperation, flock};
 
 /// A lock of bytes as `fcntl` has it; of the open file (OFD) if it says so.
@@ -167,12 +167,8 @@ fn who_waits_for_a_lock_gets_it_when_it_is_free_or_is_interrupted() {
         // A program that waits ends when it is told to, also when it cannot refuse.
         for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
             let mut program = Command::new("flock").arg(waits_at.at("file")).arg("true").spawn().unwrap();
-            let at = rustix::process::Pid::from_child(&program);
-            until("it waits", || {
-                let shown = std::fs::read_to_string(format!("/proc/{}/wchan", at.as_raw_nonzero())).unwrap_or_default();
-                shown.contains("fuse") || shown.contains("request_wait")
-            });
-            rustix::process::kill_process(at, signal).unwrap();
+            until_waits(&program, FUSE);
+            rustix::process::kill_process(rustix::process::Pid::from_child(&program), signal).unwrap();
             assert!(!program.wait().unwrap().success());
         }
         assert!(!waiting.is_finished());

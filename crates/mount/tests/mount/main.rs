@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
 mod fixture;
+mod killed;
 mod links;
 mod locks;
 mod posix;

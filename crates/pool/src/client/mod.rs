@@ -396,10 +396,15 @@ impl Inner {
     }
 
     async fn ask_until(&self, until: Instant, request: impl Fn(bool) -> Request) -> Result<Reply, Error> {
-        if self.over.load(Ordering::Relaxed) {
-            return Err(Error::SessionEnded(self.config.mount.clone()));
+        if let Some(ended) = self.session_ended() {
+            return Err(ended);
         }
         Ok(self.managers.ask_until(until, request).await?)
+    }
+
+    /// What everything fails with, once the session has ended in the store.
+    fn session_ended(&self) -> Option<Error> {
+        self.over.load(Ordering::Relaxed).then(|| Error::SessionEnded(self.config.mount.clone()))
     }
 
     fn until(&self) -> Instant {

@@ -278,6 +278,12 @@ impl Writer {
         unchanged && self.size == self.committed && self.version != Version::NONE
     }
 
+    /// What everything that is asked of it fails with, once its session has ended in the store.
+    #[must_use]
+    pub fn session_ended(&self) -> Option<Error> {
+        self.inner.session_ended()
+    }
+
     fn is_well(&self) -> Result<(), Error> {
         self.failed.clone().map_or(Ok(()), Err)
     }
