@@ -23,7 +23,7 @@ use surgetank_rental::planted;
 /// A step at which the power is cut, and whether the next boot maps the device straight: its newest data are on the backing
 /// volume then. The first few are in `make test`.
 const STEPS: [(&str, bool); 19] = [
-    ("drain:after", false),
+    ("drain:before", false),
     ("switch-out:suspended", true),
     ("switch-in:loaded", true),
     ("switch-in:before", true),
@@ -35,7 +35,7 @@ const STEPS: [(&str, bool); 19] = [
     ("owner:before", true),
     ("owner:after", false),
     ("adopt:after", false),
-    ("drain:before", false),
+    ("drain:after", false),
     ("release:before", false),
     ("owner:before:2", false),
     ("owner:after:2", true),
