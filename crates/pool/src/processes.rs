@@ -243,8 +243,7 @@ impl BenefactorProcess {
     #[must_use]
     pub fn undrained(&self) -> Option<u64> {
         let runtime = self.running.runtime.as_ref()?;
-        let status = runtime.block_on(PoolClient::ask_status(&self.of_pool)).ok()?;
-        Some(status.undrained())
+        runtime.block_on(PoolClient::ask_undrained(&self.of_pool)).ok()
     }
 
     /// Why it has ended, if it has.

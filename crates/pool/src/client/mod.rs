@@ -258,6 +258,18 @@ impl PoolClient {
         }
     }
 
+    /// Of how many files benefactors may have something that no target has. It takes the pool's key.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn ask_undrained(config: &Config) -> Result<u64, Error> {
+        let managers = Managers::new(&config.managers, &config.access)?;
+        match managers.ask_until(Instant::now() + config.timeout, |_| Request::Undrained).await? {
+            Reply::Undrained(files) => Ok(files),
+            _ => Err(senseless()),
+        }
+    }
+
     /// Makes a file that is not there, and opens it for writing.
     ///
     /// # Errors

@@ -304,6 +304,7 @@ impl Service for Manager {
             Request::Lock(operation) => return self.lock(&by, &operation).await,
             Request::Locked(session, inodes) => self.locked(session, &inodes).await,
             Request::Status => self.status(&by).await,
+            Request::Undrained => self.undrained().await,
             Request::Leave(id) => return self.leave(id).await,
             Request::Revoke(token) => self.revoke(token).await,
             Request::Revoked => Ok(Reply::Revoked(self.credentials.revoked.all())),

@@ -127,14 +127,6 @@ pub struct Status {
     pub mounts: Vec<MountStatus>,
 }
 
-impl Status {
-    /// Files of which benefactors may have something that no target has: those that are written or drained.
-    #[must_use]
-    pub fn undrained(&self) -> u64 {
-        [0, 1, 7].iter().filter_map(|state| self.files.get(*state)).sum()
-    }
-}
-
 /// How a mount's target is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountStatus {
@@ -227,6 +219,8 @@ pub enum Request {
     Revoked,
     /// Has each committed chunk of a file all its copies?
     Whole(Inode),
+    /// Of how many files may benefactors have something that no target has: of those that are written or drained?
+    Undrained,
 }
 
 /// What a manager answers.
@@ -279,6 +273,8 @@ pub enum Reply {
     Revoked(Vec<u64>),
     /// Whether no copy is missing.
     Whole(bool),
+    /// Of so many.
+    Undrained(u64),
 }
 
 /// What lies at a target alone.
@@ -375,6 +371,7 @@ wire_enum! {
         16 = Revoke(token),
         17 = Revoked,
         18 = Whole(inode),
+        19 = Undrained,
     }
     Reply {
         0 = Joined { lease, incarnation, millis, pool },
@@ -396,6 +393,7 @@ wire_enum! {
         16 = Recorded(placed),
         17 = Revoked(tokens),
         18 = Whole(is_so),
+        19 = Undrained(files),
     }
 }
 
@@ -421,6 +419,7 @@ impl Method for Request {
             Self::Revoke(..) => "/surgetank.pool.Manager/Revoke",
             Self::Revoked => "/surgetank.pool.Manager/Revoked",
             Self::Whole(_) => "/surgetank.pool.Manager/Whole",
+            Self::Undrained => "/surgetank.pool.Manager/Undrained",
         }
     }
 }

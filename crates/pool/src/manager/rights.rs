@@ -37,7 +37,12 @@ pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
         ) => true,
         (
             Claims::Session(_),
-            Request::Join(_) | Request::Begin(_) | Request::Leave(_) | Request::Revoke(..) | Request::Revoked,
+            Request::Join(_)
+            | Request::Begin(_)
+            | Request::Leave(_)
+            | Request::Revoke(..)
+            | Request::Revoked
+            | Request::Undrained,
         )
         | (Claims::Mount(_), _) => false,
     };

@@ -340,12 +340,14 @@ fn a_file_of_which_nothing_was_committed_is_torn_once_its_session_has_ended() {
         let stat = client.stat("file").await.unwrap();
         assert!(!stat.torn && stat.state == Some(FileState::Created), "its session goes on: {stat:?}");
         assert_eq!(client.status().await.unwrap().files[6], 0);
+        let undrained = async || PoolClient::ask_undrained(&pool.config(1)).await.unwrap();
+        assert!(undrained().await > 0, "it is written");
         drop((writer, removed, dying));
         until("it is torn", async || client.stat("file").await.unwrap().torn).await;
         // What was removed goes with the last session that has it open, in a step of its own.
         until("no benefactor waits for either", async || {
             let status = client.status().await.unwrap();
-            (status.files[0], status.files[6], status.undrained()) == (0, 1, 0)
+            (status.files[0], status.files[6], undrained().await) == (0, 1, 0)
         })
         .await;
         assert_eq!(read(&client, "file").await.unwrap(), b"");
