@@ -25,6 +25,8 @@ use crate::setup;
 
 /// Between two looks whether a process that waits is to end.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long managers may take to answer before somebody is told.
+const LATE: Duration = Duration::from_secs(1);
 /// How long managers may take to say who lends.
 const ANSWER: Duration = Duration::from_secs(60);
 
@@ -106,18 +108,7 @@ impl ManagerProcess {
         let runtime = Builder::new_multi_thread().thread_name("manager").enable_all().build()?;
         let entered = runtime.enter();
         let opening = setup::wait_for_store(&config.directory, config.store.as_ref(), tell);
-        let told = async {
-            while !is_to_end() {
-                tokio::time::sleep(LOOK_AGAIN).await;
-            }
-        };
-        let opened = runtime.block_on(async {
-            tokio::select! {
-                opened = opening => Some(opened),
-                () = told => None,
-            }
-        });
-        let Some(store) = opened.transpose()? else { return Ok(None) };
+        let Some(store) = runtime.block_on(unless(is_to_end, opening)).transpose()? else { return Ok(None) };
         let listener = Listener::bind(&config.listen, &credentials)?;
         let address = listener.address()?.to_string();
         let of_manager = Arc::clone(&store);
@@ -189,11 +180,15 @@ pub struct BenefactorProcess {
 }
 
 impl BenefactorProcess {
-    /// Asks the managers who lends, and joins.
+    /// Asks the managers who lends, and joins. While none answers it waits, and tells so, until it is told to end: `None`.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn start(config: &BenefactorConfig) -> Result<Self, Error> {
+    pub fn start(
+        config: &BenefactorConfig,
+        tell: impl FnOnce(),
+        is_to_end: impl Fn() -> bool,
+    ) -> Result<Option<Self>, Error> {
         match &config.ssd {
             Some(_) if config.memory == Bytes::ZERO => {}
             _ => setup::check_memory(config.memory, 1)?,
@@ -210,7 +205,8 @@ impl BenefactorProcess {
         drop(entered);
         let id = BenefactorId(config.id.unwrap_or_else(|| number(&address)));
         let of_pool = of_pool(&config.managers, credentials.access());
-        let former = runtime.block_on(former(&of_pool, id, &address))?;
+        let asked = unless(is_to_end, told_late(tell, former(&of_pool, id, &address)));
+        let Some(former) = runtime.block_on(asked).transpose()? else { return Ok(None) };
         let ssd = ssd(config, former.as_ref())?;
         let of_benefactor = benefactor::Config {
             id,
@@ -224,7 +220,7 @@ impl BenefactorProcess {
         };
         let running =
             Running::start(runtime, async move { setup::why(benefactor::run(of_benefactor, listener).await) });
-        Ok(Self { address, id, of_pool, running })
+        Ok(Some(Self { address, id, of_pool, running }))
     }
 
     /// Where others reach it.
@@ -239,16 +235,43 @@ impl BenefactorProcess {
         self.id
     }
 
-    /// How many files the pool has that their targets do not have yet; `None`: no manager says.
+    /// How many files the pool has that their targets do not have yet; `None`: no manager says, which is told as soon as it is late, or it
+    /// is to end.
     #[must_use]
-    pub fn undrained(&self) -> Option<u64> {
+    pub fn undrained(&self, tell: impl FnOnce(), is_to_end: impl Fn() -> bool) -> Option<u64> {
         let runtime = self.running.runtime.as_ref()?;
-        runtime.block_on(PoolClient::ask_undrained(&self.of_pool)).ok()
+        let asked = unless(is_to_end, told_late(tell, PoolClient::ask_undrained(&self.of_pool)));
+        runtime.block_on(asked)?.ok()
     }
 
     /// Why it has ended, if it has.
     pub fn has_ended(&mut self) -> Option<String> {
         self.running.has_ended()
+    }
+}
+
+/// What comes of something, unless the process is to end first.
+async fn unless<T>(is_to_end: impl Fn() -> bool, what: impl Future<Output = T>) -> Option<T> {
+    let told = async {
+        while !is_to_end() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    tokio::select! {
+        what = what => Some(what),
+        () = told => None,
+    }
+}
+
+/// The same, and it is told once if it is late.
+async fn told_late<T>(tell: impl FnOnce(), what: impl Future<Output = T>) -> T {
+    let mut what = std::pin::pin!(what);
+    match tokio::time::timeout(LATE, &mut what).await {
+        Ok(what) => what,
+        Err(_) => {
+            tell();
+            what.await
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Who may use a pool, and a pool of several processes.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::Value;
 
@@ -107,7 +109,7 @@ struct Apart {
     place: Place,
     key: String,
     address: String,
-    _manager: Started,
+    manager: Started,
 }
 
 impl Apart {
@@ -116,7 +118,7 @@ impl Apart {
         let (directory, key) = (place.text("pool"), place.text("pool/key"));
         let (manager, line) = Started::new(&["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0"]);
         let address = line.split_once(": ").unwrap().0.to_owned();
-        Self { place, key, address, _manager: manager }
+        Self { place, key, address, manager }
     }
 
     fn at(&self) -> &str {
@@ -129,6 +131,17 @@ impl Apart {
         let more = ["--domain", number, "--id", number, "--key", &self.key];
         let (process, line) = Started::new(&[&arguments[..], &more].concat());
         (process, line.split_whitespace().nth(3).unwrap().to_owned())
+    }
+
+    /// The same, whose words on stderr are read.
+    fn heard_benefactor(&self) -> (Started, impl Iterator<Item = String> + use<>) {
+        let mut command = binary();
+        command.args(["pool", "benefactor", "--managers", self.at(), "--memory", "64 MiB", "--listen", "127.0.0.1:0"]);
+        command.args(["--domain", "1", "--id", "1", "--key", &self.key]);
+        let mut process = Started(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let lines = BufReader::new(process.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+        // But for the log.
+        (process, lines.filter(|line| line.starts_with("surgetank: ")))
     }
 
     /// Two of them, so that each has a copy of everything, and nobody else takes the place of one that is gone.
@@ -170,6 +183,33 @@ fn a_file_of_which_nothing_was_committed_keeps_no_benefactor_from_ending() {
         until("it ends", || process.0.try_wait().unwrap().is_some_and(|status| status.success()));
     }
     done(&["umount", &point]);
+}
+
+#[test]
+fn a_benefactor_that_no_manager_answers_says_what_it_waits_for_and_ends_when_it_is_told_to() {
+    let mut pool = Apart::new();
+    let (mut process, mut told) = pool.heard_benefactor();
+    let mut line = String::new();
+    BufReader::new(process.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("lends 64 MiB"), "{line}");
+    pool.manager.0.kill().unwrap();
+    signal(&process.0, rustix::process::Signal::TERM);
+    let line = told.next().unwrap();
+    assert!(
+        line.starts_with("surgetank: no manager answers, so whether everything is drained is not known: "),
+        "{line}"
+    );
+    assert!(line.contains("without limit") && line.contains("a second signal ends it at once"), "{line}");
+    assert!(process.0.try_wait().unwrap().is_none(), "it waits");
+    signal(&process.0, rustix::process::Signal::TERM);
+    assert_eq!(process.0.wait().unwrap().code(), Some(0));
+    assert_eq!(told.next(), None, "it is said once");
+    // One that has nothing yet does not wait.
+    let (mut process, mut told) = pool.heard_benefactor();
+    let line = told.next().unwrap();
+    assert!(line.starts_with(&format!("surgetank: no manager answers at {}: ", pool.at())), "{line}");
+    signal(&process.0, rustix::process::Signal::TERM);
+    assert_eq!((process.0.wait().unwrap().code(), told.next()), (Some(0), None));
 }
 
 #[test]

@@ -244,7 +244,11 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
         forget_ssd: false,
         scrub: None,
     };
-    let start = |machine, config| network.inside(machine, move || BenefactorProcess::start(&config));
+    let start = |machine, config| {
+        network.inside(machine, move || {
+            BenefactorProcess::start(&config, || (), || false).map(|started| started.expect("nobody tells it to end"))
+        })
+    };
     let mut benefactors =
         [start(0, of_benefactor(0, 7441, "one")).unwrap(), start(1, of_benefactor(1, 7441, "other")).unwrap()];
     let credentials = Credentials::read(&key, None).unwrap();
@@ -271,7 +275,10 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
     let twin = BenefactorConfig { id: Some(id), ..of_benefactor(1, 7442, "twin") };
     let told = start(1, twin).err().unwrap().to_string();
     assert!(told.contains(&format!("lends as benefactor {id} already: choose another number with --id")), "{told}");
-    assert_eq!((benefactors[0].undrained(), benefactors[0].has_ended(), manager.has_ended()), (Some(0), None, None));
+    assert_eq!(
+        (benefactors[0].undrained(|| (), || false), benefactors[0].has_ended(), manager.has_ended()),
+        (Some(0), None, None)
+    );
     assert_eq!(benefactors.iter_mut().find_map(BenefactorProcess::has_ended), None);
 }
 

@@ -169,7 +169,17 @@ impl Benefactor {
             forget_ssd: self.forget_ssd,
             scrub: self.scrub.config(),
         };
-        let mut benefactor = BenefactorProcess::start(&config).map_err(not_started)?;
+        let late = || {
+            output::note(&format!(
+                "surgetank: no manager answers at {}: the benefactor waits for one for a minute, and lends nothing yet",
+                config.managers.join(", ")
+            ));
+        };
+        let Some(mut benefactor) =
+            BenefactorProcess::start(&config, late, || interrupt.raised()).map_err(not_started)?
+        else {
+            return Ok(());
+        };
         let (id, address) = (benefactor.id(), benefactor.address());
         let memory = self.memory.map(|memory| memory.to_string());
         let lends = [memory, self.ssd.map(|ssd| format!("{ssd} of SSD"))].into_iter().flatten().collect::<Vec<_>>();
@@ -178,16 +188,39 @@ impl Benefactor {
             false => format!("benefactor {id} at {address} lends {}", lends.join(" and ")),
         })?;
         run_until_told(&interrupt, || Some(format!("the benefactor has ended: {}", benefactor.has_ended()?)))?;
-        let heard = interrupt.count();
-        let mut told = false;
-        while interrupt.count() == heard && benefactor.undrained().is_none_or(|left| left > 0) {
-            if !std::mem::replace(&mut told, true) {
+        end(&mut benefactor, &interrupt)
+    }
+}
+
+/// Waits until the pool has nothing to drain, or for a second signal.
+fn end(benefactor: &mut BenefactorProcess, interrupt: &Interrupt) -> Result<(), Failure> {
+    let heard = interrupt.count();
+    let is_over = || interrupt.count() > heard;
+    let (mut told_silent, mut told_undrained) = (false, false);
+    while !is_over() {
+        let mut silent = || {
+            if !std::mem::replace(&mut told_silent, true) {
                 output::note(
-                    "surgetank: the pool has files that are not drained: this benefactor ends when they are, or at a second signal",
+                    "surgetank: no manager answers, so whether everything is drained is not known: this benefactor waits for one without \
+                     limit, and keeps what it has; a second signal ends it at once: what it has on SSD stays there, and what it has in \
+                     memory is lost unless other benefactors have copies",
                 );
             }
-            let _ = interrupt.wait_beyond(heard, DRAINED);
+        };
+        match benefactor.undrained(&mut silent, is_over) {
+            Some(0) => return Ok(()),
+            Some(_) if !std::mem::replace(&mut told_undrained, true) => output::note(
+                "surgetank: the pool has files that are not drained: this benefactor ends when they are, or at a second signal",
+            ),
+            Some(_) => {}
+            None if is_over() => {}
+            None => silent(),
         }
-        Ok(())
+        // One that no manager has taken in, or whose place another process has, holds nothing that counts.
+        if let Some(why) = benefactor.has_ended() {
+            return Err(Failure::Failed(format!("the benefactor has ended: {why}")));
+        }
+        let _ = interrupt.wait_beyond(heard, DRAINED);
     }
+    Ok(())
 }
