@@ -8,12 +8,14 @@
 //! - [`local`]: all of them in one process, on one machine; [`processes`]: each in one of its own;
 //! - [`meta`]: the store of names, files and groups;
 //! - [`chunks`]: what benefactors are asked; [`managers`]: whichever manager answers;
+//! - [`claim`]: which key a store is used with;
 //! - [`security`]: keys, tokens, certificates; [`planted`]: bugs on purpose for its tests;
 //! - `beneath`: paths below a target; [`span`]: how a file is cut; [`wire`], [`rpc`]: how everything is sent and stored.
 
 mod beneath;
 pub mod benefactor;
 pub mod chunks;
+pub mod claim;
 pub mod client;
 pub mod local;
 pub mod manager;

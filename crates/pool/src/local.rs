@@ -43,6 +43,8 @@ pub struct Config {
     pub directory: PathBuf,
     /// The etcd that is its store.
     pub store: Option<etcd::Config>,
+    /// Its key takes the place of the one that the etcd is used with.
+    pub new_key: bool,
     /// Where its manager listens: HOST:PORT.
     pub listen: String,
     /// Benefactors.
@@ -64,8 +66,9 @@ impl Config {
     #[must_use]
     pub fn of_memory(directory: PathBuf, listen: &str, benefactors: u32, memory: Bytes) -> Self {
         let (ssd, ssd_directory, forget_ssd) = (Bytes::ZERO, None, false);
-        let (store, listen, scrub) = (None, listen.to_owned(), Some(scrub::Config::default()));
-        Self { directory, store, listen, benefactors, memory, ssd, ssd_directory, forget_ssd, scrub }
+        let (store, new_key, listen) = (None, false, listen.to_owned());
+        let scrub = Some(scrub::Config::default());
+        Self { directory, store, new_key, listen, benefactors, memory, ssd, ssd_directory, forget_ssd, scrub }
     }
 }
 
@@ -187,7 +190,13 @@ impl Local {
         let credentials = Credentials::of_directory(&config.directory, None)?;
         let listener = Listener::bind(&config.listen, &credentials)?;
         let address = listener.address()?.to_string();
-        let store = runtime.block_on(setup::open_store(&config.directory, config.store.as_ref()))?;
+        let of_store = setup::Store {
+            directory: &config.directory,
+            etcd: config.store.as_ref(),
+            key: credentials.key(),
+            new_key: config.new_key,
+        };
+        let store = runtime.block_on(of_store.open())?;
         if let Some(etcd) = &config.store {
             runtime.block_on(nobody_lends(&*store, etcd))?;
         }

@@ -37,6 +37,8 @@ pub struct ManagerConfig {
     pub directory: PathBuf,
     /// The etcd that is its store.
     pub store: Option<etcd::Config>,
+    /// Its key takes the place of the one that the etcd is used with.
+    pub new_key: bool,
     /// Where it listens: HOST:PORT.
     pub listen: String,
     /// Its certificates.
@@ -107,7 +109,13 @@ impl ManagerProcess {
         let credentials = Credentials::of_directory(&config.directory, tls)?;
         let runtime = Builder::new_multi_thread().thread_name("manager").enable_all().build()?;
         let entered = runtime.enter();
-        let opening = setup::wait_for_store(&config.directory, config.store.as_ref(), tell);
+        let of_store = setup::Store {
+            directory: &config.directory,
+            etcd: config.store.as_ref(),
+            key: credentials.key(),
+            new_key: config.new_key,
+        };
+        let opening = of_store.wait(tell);
         let Some(store) = runtime.block_on(unless(is_to_end, opening)).transpose()? else { return Ok(None) };
         let listener = Listener::bind(&config.listen, &credentials)?;
         let address = listener.address()?.to_string();

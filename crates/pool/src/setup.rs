@@ -11,9 +11,12 @@ use surgetank_model::Bytes;
 use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers};
 
 use crate::chunks::CHUNK;
+use crate::claim::{Refused, claim};
 use crate::local::Error;
 use crate::meta::etcd::NotConnected;
 use crate::meta::{Embedded, Etcd, MetaStore, Unavailable, etcd};
+use crate::security::files::{KEY_FILE, NoSecret};
+use crate::security::token;
 
 /// The store's file in the pool's directory.
 const STORE: &str = "pool.redb";
@@ -28,34 +31,77 @@ pub(crate) fn make_directory(directory: &Path) -> Result<(), Error> {
     })
 }
 
-/// Opens the pool's store: this etcd, or a file in the pool's directory.
-pub(crate) async fn open_store(directory: &Path, etcd: Option<&etcd::Config>) -> Result<Arc<dyn MetaStore>, Error> {
-    let Some(etcd) = etcd else { return Ok(Arc::new(open(directory)?)) };
-    etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
-    Ok(Arc::new(Etcd::connect(etcd).await.map_err(|error| Error::Etcd(error.to_string()))?))
+/// A pool's store: this etcd, or a file in the pool's directory.
+pub(crate) struct Store<'a> {
+    pub(crate) directory: &'a Path,
+    pub(crate) etcd: Option<&'a etcd::Config>,
+    /// The pool's key.
+    pub(crate) key: &'a token::Key,
+    /// It takes the place of the one that the etcd is used with.
+    pub(crate) new_key: bool,
 }
 
-/// The same as soon as the etcd answers: its machine may start later than this one. Each reason for which it does not is told once.
-pub(crate) async fn wait_for_store(
-    directory: &Path,
-    etcd: Option<&etcd::Config>,
-    tell: impl Fn(&str),
-) -> Result<Arc<dyn MetaStore>, Error> {
-    let Some(etcd) = etcd else { return open_store(directory, None).await };
-    etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
-    let mut told = BTreeSet::new();
-    loop {
-        match Etcd::connect(etcd).await {
-            Ok(store) => return Ok(Arc::new(store)),
-            Err(NotConnected::Unfit(why)) => return Err(Error::Etcd(why)),
-            Err(NotConnected::Silent(why)) if told.contains(&why) => {}
-            Err(NotConnected::Silent(why)) => {
-                tell(&why);
-                told.insert(why);
-            }
-        }
-        tokio::time::sleep(PAUSE).await;
+impl Store<'_> {
+    /// Opens it.
+    pub(crate) async fn open(&self) -> Result<Arc<dyn MetaStore>, Error> {
+        let Some(etcd) = self.etcd else { return self.open_file().await };
+        etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
+        self.connect(etcd).await.map_err(|error| match error {
+            NotOpen::Silent(why) => Error::Etcd(why),
+            NotOpen::Error(error) => error,
+        })
     }
+
+    /// The same as soon as the etcd answers: its machine may start later than this one. Each reason for which it does not is told once.
+    pub(crate) async fn wait(&self, tell: impl Fn(&str)) -> Result<Arc<dyn MetaStore>, Error> {
+        let Some(etcd) = self.etcd else { return self.open_file().await };
+        etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
+        let mut told = BTreeSet::new();
+        loop {
+            match self.connect(etcd).await {
+                Ok(store) => return Ok(store),
+                Err(NotOpen::Error(error)) => return Err(error),
+                Err(NotOpen::Silent(why)) if told.contains(&why) => {}
+                Err(NotOpen::Silent(why)) => {
+                    tell(&why);
+                    told.insert(why);
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// One process has it open, and the key lies beside it: whatever that is, it counts.
+    async fn open_file(&self) -> Result<Arc<dyn MetaStore>, Error> {
+        let store = open(self.directory)?;
+        claim(&store, self.key, true).await.map_err(|refused| Error::Ended(refused.to_string()))?;
+        Ok(Arc::new(store))
+    }
+
+    async fn connect(&self, etcd: &etcd::Config) -> Result<Arc<dyn MetaStore>, NotOpen> {
+        let store = Etcd::connect(etcd).await.map_err(|error| match error {
+            NotConnected::Unfit(why) => NotOpen::Error(Error::Etcd(why)),
+            NotConnected::Silent(why) => NotOpen::Silent(why),
+        })?;
+        let (pool, at) = (&etcd.pool, etcd.endpoints.join(", "));
+        let another = |sentence: String| NotOpen::Error(Error::Key(NoSecret(sentence)));
+        match claim(&store, self.key, self.new_key).await {
+            Ok(()) => Ok(Arc::new(store)),
+            Err(Refused::Another) => Err(another(format!(
+                "{}: pool `{pool}` in the etcd at {at} is used with another key: copy the file of that name from the directory of one \
+                 of its managers, or replace their key with --new-key",
+                self.directory.join(KEY_FILE).display(),
+            ))),
+            Err(Refused::Unavailable(Unavailable(why))) => Err(NotOpen::Silent(format!("etcd at {at}: {why}"))),
+        }
+    }
+}
+
+/// Why a store is not open.
+enum NotOpen {
+    /// It does not answer yet.
+    Silent(String),
+    Error(Error),
 }
 
 fn open(directory: &Path) -> Result<Embedded, Error> {

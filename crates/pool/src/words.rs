@@ -86,6 +86,7 @@ wire_enum! {
         16 = Rewriter(session, version),
         17 = Moment(time),
         18 = Refused(refusal),
+        19 = Fingerprint(digest),
     }
     Refusal {
         0 = NotFound,

@@ -191,6 +191,7 @@ impl Up {
         let config = local::Config {
             directory: self.directory.clone(),
             store: self.store.etcd()?,
+            new_key: self.store.new_key,
             listen: self.listen.clone(),
             benefactors: self.benefactors,
             memory: self.memory,

@@ -67,6 +67,27 @@ fn another_user_is_refused_and_a_token_lets_its_mounts_in() {
 }
 
 #[test]
+fn a_new_key_takes_all_tokens_back() {
+    let place = Place::new();
+    let (directory, target, out) = (place.at("pool"), place.text("target"), place.text("run.token"));
+    let up = || Pool::up(&directory, "127.0.0.1:0", "1");
+    let end = |pool: Pool| {
+        signal(&pool.child, rustix::process::Signal::TERM);
+        assert_eq!(pool.end(), (Some(0), String::new()));
+    };
+    let pool = up();
+    done(&["pool", "token", "--target", &target, "--directory", &place.text("pool"), "--out", &out]);
+    done(&["pool", "status", &pool.address, "--token", &out]);
+    end(pool);
+    fs::remove_file(place.at("pool/key")).unwrap();
+    let pool = up();
+    let (code, told) = refused(&["pool", "status", &pool.address, "--token", &out]);
+    assert!(code == 1 && told.contains("of a key that was replaced"), "{code}: {told}");
+    end(pool);
+    end(up());
+}
+
+#[test]
 fn a_manager_and_benefactors_in_processes_of_their_own_are_a_pool() {
     if !can_mount() {
         return;

@@ -84,6 +84,54 @@ fn managers_in_processes_of_their_own_share_an_etcd_and_any_may_end() {
 }
 
 #[test]
+fn a_manager_with_another_key_than_those_of_its_etcd_is_refused_until_it_replaces_theirs() {
+    let Some(etcd) = etcd() else { return };
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let store = format!("etcd://{}", etcd.address);
+    let of = |name: &str| {
+        let directory = at(name);
+        ["pool", "manager", "--listen", "127.0.0.1:0", "--directory", &directory, "--store", &store].map(str::to_owned)
+    };
+    let started = |name: &str, more: &[&str]| {
+        let arguments = of(name);
+        Started::new(&[&arguments.each_ref().map(String::as_str)[..], more].concat()).0
+    };
+    let another = |name: &str, more: &[&str]| {
+        let arguments = of(name);
+        refused(&[&arguments.each_ref().map(String::as_str)[..], more].concat())
+    };
+    let told_another = |told: &str| {
+        let sentence = format!(
+            "{}: pool `surgetank` in the etcd at {} is used with another key: copy the file of that name from the directory of one \
+             of its managers, or replace their key with --new-key\n",
+            at("b/key"),
+            etcd.address
+        );
+        assert!(told.ends_with(&sentence), "{told}");
+    };
+    let first = started("a", &[]);
+    let (code, told) = another("b", &[]);
+    told_another(&told);
+    assert_eq!(code, 2);
+    // Also when nobody runs.
+    drop(first);
+    told_another(&another("b", &[]).1);
+    // The key of one that is copied to others is theirs.
+    let own = at("b/own");
+    fs::rename(at("b/key"), &own).unwrap();
+    fs::copy(at("a/key"), at("b/key")).unwrap();
+    let [mut first, second] = [started("a", &[]), started("b", &[])];
+    drop(second);
+    // One that replaces it ends those that have the former one, and these do not begin again.
+    fs::rename(own, at("b/key")).unwrap();
+    let _renewed = started("b", &["--new-key"]);
+    assert_eq!(first.0.wait().unwrap().code(), Some(1));
+    let (code, told) = another("a", &[]);
+    assert!(code == 2 && told.contains("a/key: pool `surgetank`"), "{code}: {told}");
+}
+
+#[test]
 fn a_store_that_is_none_gets_one_sentence() {
     let place = tempfile::tempdir().unwrap();
     let (none, file) = (place.path().join("none"), place.path().join("file"));

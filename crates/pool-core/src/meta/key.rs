@@ -98,6 +98,8 @@ pub enum Key {
     Pool,
     /// A token that was taken back, by its number.
     Revoked(u64),
+    /// Which key managers have, and tokens are made of.
+    Fingerprint,
     /// What a benefactor lent when it joined last, for as long as it is expected to return.
     Record(BenefactorId),
     /// That a transaction took place: of a manager's process, and its number there. It ends with the manager's lease.

@@ -502,6 +502,8 @@ pub enum Value {
     Pool(u64),
     /// Of [`Key::Revoked`](super::Key::Revoked).
     Revoked,
+    /// Of [`Key::Fingerprint`](super::Key::Fingerprint): a digest, from which nobody learns the key.
+    Fingerprint(Vec<u8>),
     /// Of [`Key::Locks`](super::Key::Locks).
     Locks(Vec<Locker>),
     /// Of [`Key::Placed`](super::Key::Placed).

@@ -49,6 +49,7 @@ use self::rights::Within;
 use self::roles::Tenure;
 pub use self::target::ASIDE;
 pub(crate) use self::target::draft_name;
+use crate::claim;
 use crate::meta::{LeaseEnded, MetaStore, Unavailable};
 use crate::rpc::{Listener, Service};
 use crate::security::token::Claims;
@@ -105,9 +106,21 @@ pub enum Stopped {
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] Unavailable),
+    /// Another manager has replaced the key.
+    #[error("{0}")]
+    Key(claim::Refused),
     /// It cannot serve.
     #[error("cannot serve: {0}")]
     Serve(#[from] tonic::transport::Error),
+}
+
+impl From<claim::Refused> for Stopped {
+    fn from(refused: claim::Refused) -> Self {
+        match refused {
+            claim::Refused::Unavailable(error) => Self::Store(error),
+            another @ claim::Refused::Another => Self::Key(another),
+        }
+    }
 }
 
 /// See the module.
@@ -141,7 +154,7 @@ pub struct Manager {
 pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) -> Result<(), Stopped> {
     let credentials = listener.credentials().clone();
     let mut manager = match store.is_elsewhere() {
-        true => begin_again(config, &store, &credentials).await,
+        true => begin_again(config, &store, &credentials).await?,
         false => Manager::start(config, &store, &credentials).await?,
     };
     let serving = Arc::new(Serving(RwLock::new(Arc::clone(&manager))));
@@ -155,29 +168,33 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
             () = warden::run(&manager) => return Ok(()),
             () = publisher::run(&manager) => return Ok(()),
             () = room::watch(&manager) => return Ok(()),
-            () = revocations::watch(&manager) => return Ok(()),
+            refused = revocations::watch(&manager) => return Err(refused.into()),
         }
         tracing::warn!("this manager's lease has ended in the store: it begins anew, and others may have its roles");
         manager.commits.end();
         manager = tokio::select! {
             served = &mut served => return Ok(served?),
-            begun = begin_again(config, &store, &credentials) => begun,
+            begun = begin_again(config, &store, &credentials) => begun?,
         };
         *serving.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&manager);
     }
 }
 
 /// Begins once the store lets it.
-async fn begin_again(config: Config, store: &Arc<dyn MetaStore>, credentials: &Credentials) -> Arc<Manager> {
+async fn begin_again(
+    config: Config,
+    store: &Arc<dyn MetaStore>,
+    credentials: &Credentials,
+) -> Result<Arc<Manager>, Stopped> {
     let mut told = String::new();
     loop {
         match Manager::start(config, store, credentials).await {
-            Ok(manager) => return manager,
-            Err(Unavailable(why)) if why == told => {}
-            Err(error) => {
+            Err(Stopped::Store(Unavailable(why))) if why == told => {}
+            Err(Stopped::Store(error)) => {
                 tracing::warn!("{error}");
                 told = error.0;
             }
+            begun => return begun,
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -229,12 +246,12 @@ impl Manager {
         config: Config,
         store: &Arc<dyn MetaStore>,
         credentials: &Credentials,
-    ) -> Result<Arc<Self>, Unavailable> {
+    ) -> Result<Arc<Self>, Stopped> {
         let tenure = Tenure::begin(&**store, config.role).await?;
         let id = tenure.manager();
         let pool = pool(&**store).await?;
         // Before anybody is served.
-        revocations::read(&**store, &credentials.revoked).await?;
+        revocations::read(&**store, credentials).await?;
         Ok(Arc::new(Self {
             access: credentials.access(),
             credentials: credentials.clone(),

@@ -34,6 +34,7 @@ pub(super) fn of_key(key: &Key) -> Vec<u8> {
         Key::Moved(mount, number) => spelt(b'M', &[&mount.0.to_be_bytes(), &number.to_be_bytes()]),
         Key::Pool => spelt(b'p', &[]),
         Key::Revoked(token) => spelt(b'x', &[&token.to_be_bytes()]),
+        Key::Fingerprint => spelt(b'f', &[]),
         Key::Record(id) => spelt(b'B', &[&id.0.to_be_bytes()]),
         Key::Receipt(of, number) => spelt(b'r', &[&of.to_be_bytes(), &number.to_be_bytes()]),
     }
@@ -92,6 +93,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Key, Malformed> {
         b't' => Key::Placed(MountId(number_32(from)?), number(from)?, name(from)?),
         b'p' => Key::Pool,
         b'x' => Key::Revoked(number(from)?),
+        b'f' => Key::Fingerprint,
         b'B' => Key::Record(BenefactorId(number_32(from)?)),
         b'r' => Key::Receipt(number(from)?, number(from)?),
         _ => return Err(Malformed),
@@ -143,6 +145,7 @@ mod tests {
             Key::Owner(Role::Warden),
             Key::Pool,
             Key::Revoked(7),
+            Key::Fingerprint,
             Key::Record(BenefactorId(7)),
             Key::Receipt(3, 4),
         ]

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use bytes::Bytes;
+use ring::digest::{Context, SHA256};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use surgetank_pool_core::id::{Inode, MountId, SessionId};
@@ -27,6 +28,8 @@ const LENGTH: usize = 32;
 const KEY: &str = "surgetank-key-";
 /// What a token's text begins with.
 const TOKEN: &str = "surgetank-token-";
+/// What the digest of a key begins with, so that it is no digest of anything else.
+const FINGERPRINT: &[u8] = b"surgetank pool key fingerprint\0";
 /// Longer texts are no tokens, in bytes.
 const TEXT_MAX: usize = 16 << 10;
 
@@ -197,6 +200,15 @@ impl Key {
     #[must_use]
     pub fn to_text(&self) -> String {
         format!("{KEY}{}", BASE64.encode(self.bytes))
+    }
+
+    /// Tells it from other keys. It is kept where others may read it: nobody learns the key from it, and it is no token.
+    #[must_use]
+    pub fn fingerprint(&self) -> Vec<u8> {
+        let mut context = Context::new(&SHA256);
+        context.update(FINGERPRINT);
+        context.update(&self.bytes);
+        context.finish().as_ref().to_vec()
     }
 
     /// A token that allows this.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
+mod claims;
 mod compaction;
 mod creations;
 mod early;

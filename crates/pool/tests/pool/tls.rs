@@ -70,7 +70,8 @@ fn start(config: &ManagerConfig) -> Result<ManagerProcess, surgetank_pool::local
 
 fn manager(directory: &Path, name: &str, certificates: Option<PathBuf>) -> ManagerProcess {
     let listen = "127.0.0.1:0".to_owned();
-    start(&ManagerConfig { store: None, directory: directory.join(name), listen, certificates }).unwrap()
+    start(&ManagerConfig { store: None, new_key: false, directory: directory.join(name), listen, certificates })
+        .unwrap()
 }
 
 /// Asks a manager as the machine whose certificates these are.
@@ -221,6 +222,7 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
     std::fs::create_dir(&target).unwrap();
     let of_manager = ManagerConfig {
         store: None,
+        new_key: false,
         directory: at.join("pool"),
         listen: format!("{one}:7440"),
         certificates: Some(ours.join(one)),

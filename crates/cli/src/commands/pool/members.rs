@@ -132,6 +132,7 @@ impl Manager {
         let config = ManagerConfig {
             directory: self.directory.clone(),
             store: self.store.etcd()?,
+            new_key: self.store.new_key,
             listen: self.listen.clone(),
             certificates: self.certificates.clone(),
         };

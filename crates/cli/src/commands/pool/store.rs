@@ -31,6 +31,9 @@ pub struct Store {
     /// Its --quota-backend-bytes, of an etcd before 3.6, which does not say it [default: 2 GiB, as etcd's]
     #[arg(long, value_name = "SIZE", requires = "store")]
     store_quota: Option<Bytes>,
+    /// Replace the key that the etcd's pool is used with: its tokens are let in no more, and managers that have it end
+    #[arg(long, requires = "store")]
+    pub new_key: bool,
 }
 
 impl Store {
