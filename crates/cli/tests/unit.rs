@@ -33,15 +33,28 @@ fn the_units_of_a_pool_leave_its_parts_little_and_give_their_commands_what_they_
         leaves_little(&unit, exposure_max);
         let text = std::fs::read_to_string(&unit).unwrap().replace("\\\n", " ");
         let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/surgetank ")).unwrap();
-        // With an address on which it cannot listen: the flags are read before.
-        let arguments = line.replace("${MEMORY}", "16_GiB").replace("${LISTEN}", "nowhere");
-        let arguments = arguments.replace("${MANAGERS}", "127.0.0.1:1").replace("${DOMAIN}", "rack1");
-        let arguments = arguments.replace("$SSD", "--ssd 200GiB --ssd-directory /nvme/pool");
-        let arguments = arguments.replace("$SCRUB", "--scrub 12h --scrub-rate 20MiB/s");
-        let arguments = arguments.split_whitespace().map(|word| word.replace('_', " "));
-        let output = Command::new(env!("CARGO_BIN_EXE_surgetank")).args(arguments).output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(told.contains("`nowhere` is no address"), "{told}");
+        let set = [
+            ("${MEMORY}", "16_GiB"),
+            ("${MANAGERS}", "127.0.0.1:1"),
+            ("${DOMAIN}", "rack1"),
+            // One on which it cannot listen: the flags are read before.
+            ("${LISTEN}", "nowhere"),
+        ];
+        let all = [
+            ("$SSD", "--ssd 200GiB --ssd-directory /nvme/pool"),
+            ("$SCRUB", "--scrub 12h --scrub-rate 20MiB/s"),
+            ("$LEAVING", "--leaving"),
+            ("$STORE", "--store etcd://127.0.0.1:1/scratch"),
+        ];
+        for optional in [all, all.map(|(name, _)| (name, ""))] {
+            let variables = set.iter().chain(&optional);
+            let arguments = variables.fold(line.to_owned(), |line, (name, value)| line.replace(name, value));
+            assert!(!arguments.contains('$'), "{arguments}");
+            let arguments = arguments.split_whitespace().map(|word| word.replace('_', " "));
+            let output = Command::new(env!("CARGO_BIN_EXE_surgetank")).args(arguments).output().unwrap();
+            let told = String::from_utf8(output.stderr).unwrap();
+            assert!(told.contains("`nowhere` is no address"), "{told}");
+        }
     }
 }
 

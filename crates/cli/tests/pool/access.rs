@@ -302,7 +302,7 @@ fn what_benefactors_in_processes_of_their_own_have_on_ssd_outlives_them_all() {
     let lends = ["--memory", "64 MiB", "--ssd", "256 MiB"];
     let (one, here, line) = start("127.0.0.1:0", "1", &lends);
     assert_eq!(line, "lends 64 MiB and 256 MiB of SSD");
-    let (other, _, line) = start("127.0.0.1:0", "2", &["--ssd", "256 MiB"]);
+    let (other, _, line) = start("127.0.0.1:0", "2", &["--memory", "0B", "--ssd", "256 MiB"]);
     assert_eq!(line, "lends 256 MiB of SSD");
     until("both lend", || classes() == ["ms", "s"]);
     let target = place.text("target");
@@ -323,7 +323,7 @@ fn what_benefactors_in_processes_of_their_own_have_on_ssd_outlives_them_all() {
     fs::rename(place.at("unmounted"), place.at("ssd1")).unwrap();
     fs::rename(place.at("aside"), place.at("target")).unwrap();
     // One of them returns only to be drained.
-    let (leaving, _, line) = start(&here, "1", &["--leaving"]);
+    let (leaving, _, line) = start(&here, "1", &[&lends[..], &["--leaving"]].concat());
     assert_eq!(line, "is leaving: it takes nothing new");
     done(&["pool", "wait", &place.text("mnt/file"), "--state", "drained"]);
     assert!(fs::read(place.at("target/file")).unwrap() == bytes(1, 20 * MIB));

@@ -69,8 +69,8 @@ pub struct Benefactor {
     /// Where: the directory of this benefactor alone
     #[arg(long, value_name = "DIR")]
     ssd_directory: Option<PathBuf>,
-    /// Take nothing new, and serve what its SSD has until that is drained
-    #[arg(long, requires = "ssd_directory", conflicts_with_all = ["memory", "ssd"])]
+    /// Take nothing new, whatever --memory and --ssd say, and serve what its SSD has until that is drained
+    #[arg(long, requires = "ssd_directory")]
     leaving: bool,
     /// Go on without the SSD that it lent before: files that this alone had are lost
     #[arg(long)]
@@ -156,6 +156,8 @@ impl Benefactor {
     pub fn run(&self) -> Result<(), Failure> {
         self.running.begin()?;
         let interrupt = Interrupt::install()?;
+        let (memory, ssd) = if self.leaving { (None, None) } else { (self.memory, self.ssd) };
+        let memory = memory.filter(|memory| *memory > Bytes::ZERO);
         let config = BenefactorConfig {
             key: self.key.clone(),
             managers: managers(&self.managers),
@@ -164,8 +166,8 @@ impl Benefactor {
             certificates: self.certificates.clone(),
             id: self.id,
             domain: self.domain.clone(),
-            memory: self.memory.unwrap_or(Bytes::ZERO),
-            ssd: self.ssd_directory.clone().map(|directory| (directory, self.ssd)),
+            memory: memory.unwrap_or(Bytes::ZERO),
+            ssd: self.ssd_directory.clone().map(|directory| (directory, ssd)),
             leaving: self.leaving,
             forget_ssd: self.forget_ssd,
             scrub: self.scrub.config(),
@@ -182,8 +184,8 @@ impl Benefactor {
             return Ok(());
         };
         let (id, address) = (benefactor.id(), benefactor.address());
-        let memory = self.memory.map(|memory| memory.to_string());
-        let lends = [memory, self.ssd.map(|ssd| format!("{ssd} of SSD"))].into_iter().flatten().collect::<Vec<_>>();
+        let memory = memory.map(|memory| memory.to_string());
+        let lends = [memory, ssd.map(|ssd| format!("{ssd} of SSD"))].into_iter().flatten().collect::<Vec<_>>();
         output::print(&match self.leaving {
             true => format!("benefactor {id} at {address} is leaving: it takes nothing new"),
             false => format!("benefactor {id} at {address} lends {}", lends.join(" and ")),
