@@ -98,6 +98,11 @@ fn mistakes_in_flags_are_told_in_the_same_voice() {
         (&["mrc", "a", "--formt", "csv"], "a similar argument exists: '--format'"),
         (&["recommend", "--interval", "1 s"], "--trace <TRACE>"),
         (&["pool", "up", "--memory", "4"], "; see surgetank pool up --help"),
+        (&["pool", "up", "--benefactors", "-1"], "a value that begins with '-1' is negative: numbers, sizes and times"),
+        (&["pool", "leave", "-1"], "a value that begins with '-1' is negative"),
+        (&["pool", "wait", "/", "--state", "drained", "--timeout", "-1s"], "a value that begins with '-1' is negative"),
+        (&["pool", "up", "-x"], "unexpected argument '-x'"),
+        (&["pool", "up", "--scrub", "1ns"], "\"1ns\" is too short: name a second at least"),
     ] {
         let said = refused(arguments, 2);
         assert!(said.contains(expected), "{arguments:?}: {said}");

@@ -17,6 +17,7 @@ mod upgrade;
 mod whereabouts;
 
 use clap::builder::styling::{AnsiColor, Styles};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use surgetank_report::Failure;
 
@@ -122,6 +123,13 @@ enum Command {
 
 /// What is wrong with a command line, in one sentence like every other failure.
 pub fn usage(error: &clap::Error) -> String {
+    format!("{}; see surgetank {}--help", wrong(error), named(std::env::args().skip(1)))
+}
+
+fn wrong(error: &clap::Error) -> String {
+    if let Some(number) = negative(error) {
+        return format!("a value that begins with '{number}' is negative: numbers, sizes and times are at least zero");
+    }
     let rendered = error.render().to_string();
     let mut parts: Vec<String> = Vec::new();
     for line in rendered.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -143,7 +151,18 @@ pub fn usage(error: &clap::Error) -> String {
             _ => parts.push(tip.unwrap_or(line).to_owned()),
         }
     }
-    format!("{}; see surgetank {}--help", parts.join("; "), named(std::env::args().skip(1)))
+    parts.join("; ")
+}
+
+/// What was taken for a flag, and is the beginning of a negative number. Flags that take one are asked for it first.
+fn negative(error: &clap::Error) -> Option<&str> {
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(text))) => {
+            let is_number = text.strip_prefix('-')?.starts_with(|first: char| first.is_ascii_digit());
+            is_number.then_some(text)
+        }
+        _ => None,
+    }
 }
 
 /// The command and its subcommands that arguments begin with, each with a blank behind it.

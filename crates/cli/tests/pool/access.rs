@@ -251,8 +251,13 @@ fn what_has_lost_a_copy_is_not_replicated_until_it_is_there_again() {
     assert!(wait("10 s").status.success());
     drop(one);
     until("its death is noticed", || pool.status()["files"]["repairing"] == 1);
-    let told = String::from_utf8(wait("500 ms").stderr).unwrap();
+    let late = run(&["pool", "wait", &path, "--state", "replicated", "--timeout", "500 ms", "--json"]);
+    let told = String::from_utf8(late.stderr).unwrap();
     assert!(told.contains("the time is over, and ") && told.contains(" is repairing"), "{told}");
+    let answer: Value = serde_json::from_slice(&late.stdout).unwrap();
+    let expected =
+        serde_json::json!({"state": "replicated", "is_reached": false, "files": 1, "states": {"repairing": 1}});
+    assert_eq!((late.status.code(), answer), (Some(1), expected));
     let files = pool.status()["files"].clone();
     assert_eq!((&files["replicated"], &files["repairing"]), (&0.into(), &1.into()));
     let _one = pool.benefactor("1", &here);

@@ -178,7 +178,7 @@ fn damage_at_rest_that_nobody_reads_is_found_shown_and_repaired() {
         return;
     }
     let place = Place::new();
-    let more = ["--ssd", "256 MiB", "--scrub", "500 ms"];
+    let more = ["--ssd", "256 MiB", "--scrub", "1 s"];
     let pool = Pool::up_with(&place.at("pool"), "127.0.0.1:0", "2", &more);
     place.mount_durable(&pool, "mnt", "copies=2,media=ssd");
     // What is not closed is not drained.
@@ -208,7 +208,7 @@ fn damage_at_rest_that_nobody_reads_is_found_shown_and_repaired() {
     assert!(fs::read(place.at("target/open")).unwrap() == content);
     done(&["umount", &place.text("mnt")]);
     let (code, told) = refused(&["pool", "up", "--directory", &place.text("other"), "--scrub", "0 s"]);
-    assert!(code == 2 && told.contains("name a time above zero, such as \"24 h\", or \"off\""), "{told}");
+    assert!(code == 2 && told.contains("name a second at least, such as \"24 h\", or \"off\""), "{told}");
 }
 
 #[test]

@@ -8,6 +8,9 @@ pub enum BadAddress {
     /// It is none.
     #[error("`{0}` is no address: write HOST:PORT, such as 127.0.0.1:7440")]
     Unreadable(String),
+    /// Its host is nowhere.
+    #[error("`{0}`: its host is not found: {1}; correct the name, or write the host's address")]
+    NotFound(String, String),
     /// It is seen from outside.
     #[error(
         "`{0}` is not a loopback address: beyond its machine the pool speaks TLS alone; name certificates with --certificates \
@@ -38,8 +41,9 @@ pub(super) fn parts(text: &str) -> Result<(&str, u16), BadAddress> {
 
 /// Where an address leads now.
 pub(super) fn resolve(text: &str) -> Result<SocketAddr, BadAddress> {
-    let unreadable = || BadAddress::Unreadable(text.to_owned());
-    parts(text)?.to_socket_addrs().ok().and_then(|mut all| all.next()).ok_or_else(unreadable)
+    let not_found = |why: String| BadAddress::NotFound(text.to_owned(), why);
+    let mut found = parts(text)?.to_socket_addrs().map_err(|error| not_found(error.to_string()))?;
+    found.next().ok_or_else(|| not_found("it has no address".to_owned()))
 }
 
 /// Where an address leads now, which must be this machine alone unless there is TLS.
@@ -82,6 +86,13 @@ mod tests {
         }
         assert!(allowed("127.0.0.1:1", false).is_ok() && allowed("10.0.0.1:1", true).is_ok());
         assert_eq!(allowed("10.0.0.1:1", false), Err(BadAddress::NotLoopback("10.0.0.1:1".to_owned())));
+    }
+
+    #[test]
+    fn a_host_that_is_not_found_is_told_apart_from_what_is_no_address() {
+        let told = allowed("nowhere.invalid:7440", true).unwrap_err();
+        assert!(matches!(&told, BadAddress::NotFound(text, _) if text == "nowhere.invalid:7440"), "{told}");
+        assert!(told.to_string().contains("`nowhere.invalid:7440`: its host is not found: "), "{told}");
     }
 
     #[test]

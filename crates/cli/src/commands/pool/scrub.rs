@@ -21,6 +21,9 @@ pub struct Scrub {
     scrub_rate: Bandwidth,
 }
 
+/// A shorter period is a mistake, such as a wrong unit.
+const LEAST: Duration = Duration::from_secs(1);
+
 /// How often; `None`: never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Every(Option<Duration>);
@@ -33,8 +36,8 @@ impl FromStr for Every {
             return Ok(Self(None));
         }
         match Span::from_str(text) {
-            Ok(Span(every)) if every.is_zero() => {
-                Err("name a time above zero, such as \"24 h\", or \"off\"".to_owned())
+            Ok(Span(every)) if every < LEAST => {
+                Err(format!("\"{text}\" is too short: name a second at least, such as \"24 h\", or \"off\""))
             }
             Ok(Span(every)) => Ok(Self(Some(every))),
             Err(error) => Err(error.to_string()),
@@ -93,6 +96,11 @@ mod tests {
     fn scrubbing_has_a_period_or_is_off() {
         assert_eq!("off".parse(), Ok(Every(None)));
         assert_eq!("12h".parse(), Ok(Every(Some(Duration::from_secs(43_200)))));
-        assert!("0 s".parse::<Every>().is_err() && "never".parse::<Every>().is_err());
+        assert_eq!("1 s".parse(), Ok(Every(Some(LEAST))));
+        for text in ["0 s", "1ns", "999 ms"] {
+            let told = text.parse::<Every>().unwrap_err();
+            assert!(told.contains("is too short: name a second at least"), "{told}");
+        }
+        assert!("never".parse::<Every>().is_err());
     }
 }

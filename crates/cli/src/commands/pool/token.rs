@@ -108,21 +108,25 @@ pub struct Revoke {
 impl Revoke {
     pub fn run(&self) -> Result<(), Failure> {
         let shown = self.what.display();
-        let number = match (std::fs::read_to_string(&self.what), self.what.to_str().and_then(number_from_text)) {
-            (Ok(text), _) => {
-                let token = Token::from_text(&text).ok_or_else(|| {
-                    Failure::Invalid(format!("{shown} has no token: `surgetank pool token` makes one"))
-                })?;
-                token.number()
-            }
-            (Err(_), Some(number)) => number,
-            (Err(error), None) => {
-                let sentence = format!("{shown} cannot be read, and is no token's number: {error}");
-                return Err(Failure::Invalid(sentence));
-            }
-        };
+        let (number, sentence) =
+            match (std::fs::read_to_string(&self.what), self.what.to_str().and_then(number_from_text)) {
+                (Ok(text), _) => {
+                    let token = Token::from_text(&text).ok_or_else(|| {
+                        Failure::Invalid(format!("{shown} has no token: `surgetank pool token` makes one"))
+                    })?;
+                    (token.number(), "is let in no more")
+                }
+                // Nothing has a list of those that were made.
+                (Err(_), Some(number)) => {
+                    (number, "is let in no more, if there is one: which were made, the pool does not know")
+                }
+                (Err(error), None) => {
+                    let sentence = format!("{shown} cannot be read, and is no token's number: {error}");
+                    return Err(Failure::Invalid(sentence));
+                }
+            };
         ask(&self.pool, &self.shown, async |config| PoolClient::revoke(config, number).await)?;
-        output::print(&format!("a token with the number {} is let in no more", number_text(number)))
+        output::print(&format!("a token with the number {} {sentence}", number_text(number)))
     }
 }
 

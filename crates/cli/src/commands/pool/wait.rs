@@ -51,7 +51,11 @@ pub struct Wait {
 #[derive(Serialize)]
 struct Reached {
     state: Wanted,
+    /// All files are there.
+    is_reached: bool,
     files: usize,
+    /// How many are in which state.
+    states: BTreeMap<String, usize>,
 }
 
 impl Wait {
@@ -70,8 +74,10 @@ impl Wait {
             let mut files = Vec::new();
             collect(&path, &mut files).map_err(|error| Failure::Failed(format!("{}: {error}", self.path.display())))?;
             let (mut waiting, mut never) = (None, BTreeMap::<String, Vec<&Path>>::new());
+            let mut states = BTreeMap::<String, usize>::new();
             for file in &files {
                 let Some(state) = state(file)? else { continue };
+                *states.entry(state.clone()).or_default() += 1;
                 match (&*state, self.state) {
                     ("drained", _) | ("replicated" | "draining", Wanted::Replicated) => {}
                     ("staged" | "repairing" | "replicated" | "draining", _) => {
@@ -81,14 +87,17 @@ impl Wait {
                     _ => never.entry(state).or_default().push(file),
                 }
             }
+            let is_reached = waiting.is_none() && never.is_empty();
+            let answer = || match self.json {
+                true => output::print_json(&Reached { state: self.state, is_reached, files: files.len(), states }),
+                false => Ok(()),
+            };
             let Some((file, state)) = waiting else {
-                if !never.is_empty() {
-                    return Err(Failure::Failed(told(&never, files.len())));
-                }
-                let reached = Reached { state: self.state, files: files.len() };
-                return if self.json { output::print_json(&reached) } else { Ok(()) };
+                answer()?;
+                return if is_reached { Ok(()) } else { Err(Failure::Failed(told(&never, files.len()))) };
             };
             if until.is_some_and(|until| Instant::now() >= until) {
+                answer()?;
                 let never = if never.is_empty() { String::new() } else { format!("; {}", told(&never, files.len())) };
                 return Err(Failure::Failed(format!(
                     "the time is over, and {} is {state}: wait longer, or see `surgetank pool status`{never}",
