@@ -78,6 +78,8 @@ surgetank_model::plant_bugs! {
         ThrottledIsDone,
         /// A volume is gone as soon as the provider says once that it does not know it.
         AbsenceBelieved,
+        /// A volume counts as deleted as soon as the provider deletes it, which may fail.
+        DeletingIsDeleted,
         /// A deletion that finds no volume is taken for one that was accepted.
         IdentityIsDeleted,
     }

@@ -127,6 +127,7 @@ fn random_crashes_amid_faults_of_the_provider() {
     assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
     assert!(report.finishes > 0, "no budget ever asked a drain to be finished: {report:?}");
     assert!(report.throttled > 1000 && report.failed_volumes > 500, "the provider is too kind: {report:?}");
+    assert!(report.undeleted > 300, "what it accepts it does: {report:?}");
     assert!(
         report.unknown > 10_000 && report.stale > 1000 && report.twins > 1000,
         "it makes and tells everything once and at once: {report:?}"

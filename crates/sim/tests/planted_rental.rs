@@ -21,10 +21,11 @@ const FAMILIES: [(Family, u64); 6] = [
 ];
 
 /// Where bugs showed that a search finds late: these runs are tried first. Each is one that the search would come to.
-const KNOWN: [(Bug, Family, u64); 3] = [
+const KNOWN: [(Bug, Family, u64); 4] = [
     (Bug::DiscardForgotten, Family::Mapped, 705),
     (Bug::PartlyTaggedIsTagged, Family::Striped, 246),
-    (Bug::SweepIgnoresParts, Family::Striped, 29),
+    (Bug::SweepIgnoresParts, Family::Striped, 106),
+    (Bug::DeletingIsDeleted, Family::Mapped, 274),
 ];
 
 /// The first run that fails with the bug awake.

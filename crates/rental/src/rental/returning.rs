@@ -240,8 +240,9 @@ impl Rental {
                 self.detach()?;
                 Err(Pause::Wait)
             }
-            VolumeState::Detaching => Err(Pause::Wait),
-            VolumeState::Deleting => self.gone_or_twin(),
+            VolumeState::Deleting if planted(Bug::DeletingIsDeleted) => self.gone_or_twin(),
+            // It may fail yet.
+            VolumeState::Detaching | VolumeState::Deleting => Err(Pause::Wait),
             VolumeState::Failed if planted(Bug::FailedForgotten) => self.forget(),
             VolumeState::Creating | VolumeState::Available | VolumeState::Failed => {
                 self.note(|record| record.stage = RentalStage::Deleting)?;
@@ -287,6 +288,8 @@ impl Rental {
         let is_left = |volume: &VolumeDescription| may_be_there(volume) && volume.state != VolumeState::Deleting;
         let found = listed.into_iter().find(|volume| is_ours(volume) && is_left(volume));
         let Some(found) = found else { return Ok(false) };
+        // The next listing may not show it, and a record that could not be written may be durable all the same.
+        self.names.made = Some(found.id.clone());
         self.note(|record| record.volume = Some(found.id))?;
         Ok(true)
     }

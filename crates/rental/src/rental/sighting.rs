@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use surgetank_model::volume::{VolumeDescription, VolumeId};
+use surgetank_model::volume::{VolumeDescription, VolumeId, VolumeState};
 use surgetank_model::{Absence, Instant, Lag};
 
 use crate::planted::{Bug, planted};
@@ -11,7 +11,7 @@ use crate::stripe;
 /// What is known of the volumes of a rental's token beside what is on record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Names {
-    /// The volume that a creation has made, whose name may not be on record.
+    /// The volume that a creation has made, or a listing has shown, and whose name may not be on record.
     pub(super) made: Option<VolumeId>,
     /// Members of volumes that are known to be gone, or on their way, whatever a listing shows.
     gone: BTreeSet<VolumeId>,
@@ -35,7 +35,8 @@ pub(super) struct Sighting {
     volume: VolumeId,
     /// It was there as a whole, in the life of this process.
     seen: bool,
-    /// The provider has accepted its deletion: then nothing is wrong when it does not know it.
+    /// The provider has accepted its deletion, and nothing has shown since that it failed: then nothing is wrong when it does not
+    /// know it.
     deleted: bool,
     absence: Absence,
 }
@@ -54,7 +55,12 @@ impl Sighting {
 
     /// Whether what the provider says now of what is there is all that there is of the volume; `None`: it knows none.
     pub(super) fn is_believed(&mut self, now: Instant, described: Option<&VolumeDescription>, lag: Lag) -> bool {
-        if described.is_some_and(stripe::is_whole) {
+        let is_whole = described.is_some_and(stripe::is_whole);
+        if let Some(volume) = described {
+            // A deletion that was accepted may fail, and then the volume is seen again.
+            self.deleted = volume.state == VolumeState::Deleting && (self.deleted || is_whole);
+        }
+        if is_whole {
             self.seen = true;
             self.absence.ends();
             return true;
@@ -75,7 +81,7 @@ mod tests {
     use std::time::Duration;
 
     use surgetank_model::Bytes;
-    use surgetank_model::volume::{Change, ProviderError, Tags, Transition, VolumeState, tag};
+    use surgetank_model::volume::{Change, ProviderError, Tags, Transition, tag};
     use surgetank_policy::{Step, StepId, StepOutcome};
 
     use super::*;
@@ -196,6 +202,26 @@ mod tests {
     }
 
     #[test]
+    fn a_deletion_that_fails_after_it_was_accepted_is_asked_for_again() {
+        let mut cloud = Cloud::of(RentalStage::Released);
+        let delete = Call::ChangeState(described(VolumeState::Available, Tags::new()).id, Transition::Delete);
+        cloud.says = Some(VolumeState::Deleting);
+        cloud.rental.begin(cloud.now, StepId(1), Step::Delete, None);
+        assert_eq!((cloud.runs(LONG), &*cloud.calls), (None, &[][..]), "it is waited for");
+        (cloud.says, cloud.changes) = (Some(VolumeState::Available), Change::Identity);
+        assert_eq!(cloud.runs(Duration::from_secs(1)), None);
+        assert_eq!(cloud.calls.first(), Some(&delete), "it has failed");
+        cloud.says = None;
+        assert_eq!(cloud.runs(Duration::from_secs(29)), None, "it may be there");
+        cloud.says = Some(VolumeState::Deleting);
+        assert_eq!(cloud.runs(Duration::from_secs(1)), None);
+        cloud.says = None;
+        let begun = cloud.now;
+        assert_eq!(cloud.runs(LONG), Some(StepOutcome::Done));
+        assert!(cloud.now.since(begun) < Duration::from_secs(1), "it was being deleted");
+    }
+
+    #[test]
     fn what_is_known_of_a_volume_is_kept_until_the_record_is_gone() {
         let mut cloud = Cloud::of(RentalStage::Released);
         cloud.says = Some(VolumeState::Available);
@@ -246,5 +272,14 @@ mod tests {
             Sighting::of(&mut sighting, &stripe).is_believed(now, Some(&part), Lag::CLOUD)
         };
         assert!(!at(0) && !at(30) && at(60));
+        Sighting::of(&mut sighting, &stripe).is_deleted();
+        let part = |state| VolumeDescription { state, ..part.clone() };
+        let mut at = |seconds: u64, state| {
+            let now = Instant::ZERO + Duration::from_secs(seconds);
+            Sighting::of(&mut sighting, &stripe).is_believed(now, Some(&part(state)), Lag::CLOUD)
+        };
+        assert!(at(100, VolumeState::Deleting), "the other one is gone already");
+        assert!(!at(140, VolumeState::Available), "its deletion has failed");
+        assert!(!at(180, VolumeState::Deleting), "and who knows what the other one's has done");
     }
 }

@@ -63,10 +63,14 @@ pub(crate) struct Cloud {
     random: Random,
     /// What it tells late.
     pub(crate) lagging: Lagging,
+    /// Of deletions that fail after they were accepted, alone.
+    failing: Random,
     /// Calls that were throttled.
     pub(crate) throttled: u32,
     /// Volumes that could not be made.
     pub(crate) failed: u32,
+    /// Deletions that were accepted and failed.
+    pub(crate) undeleted: u32,
 }
 
 /// A call that would lose data.
@@ -75,7 +79,9 @@ pub(crate) type Carried = Result<Answer, String>;
 impl Cloud {
     pub(crate) fn new(seed: u64, faults: f64, lags: f64) -> Self {
         let (random, lagging) = (Random::from_seed(seed ^ 0xc10d_fa11), Lagging::new(seed, lags));
-        Self { volumes: BTreeMap::new(), made: 0, faults, random, lagging, throttled: 0, failed: 0 }
+        let failing = Random::from_seed(seed ^ 0xde1e_7ed0);
+        let (volumes, made, throttled, failed, undeleted) = (BTreeMap::new(), 0, 0, 0, 0);
+        Self { volumes, made, faults, random, lagging, failing, throttled, failed, undeleted }
     }
 
     /// Whether there are too many calls for another one.
@@ -247,8 +253,12 @@ impl Cloud {
     /// A volume of which the name is forgotten is on its way out, or gone: nobody looks for it any more but sweeps.
     pub(crate) fn check_gone(&self, id: &VolumeId) -> Result<(), String> {
         let volumes = stripe::members(id).into_iter().filter_map(|member| self.volumes.get(&member));
-        let left = volumes.map(|volume| volume.state).find(|state| *state != VolumeState::Deleting);
-        left.map_or(Ok(()), |state| Err(format!("the volume {} is forgotten by its name, which is {state:?}", id.0)))
+        match volumes.into_iter().find(|volume| !volume.is_going()) {
+            Some(volume) => {
+                Err(format!("the volume {} is forgotten by its name, which is {:?} and stays", id.0, volume.state))
+            }
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn set_tag(&mut self, now: Instant, id: &VolumeId, key: &str, value: Option<&str>) -> Result<(), ()> {
@@ -282,7 +292,13 @@ impl Cloud {
                     return Err("a volume is detached that is open".to_owned());
                 }
                 if let (Ok(Change::Changed), Some(volume)) = (&changed, self.volumes.get_mut(id)) {
+                    let before = volume.state;
                     volume.begin(now, *transition, random, faulty);
+                    let is_deletion = faulty && *transition == Transition::Delete && self.faults > 0.0;
+                    if is_deletion && self.failing.chance(self.faults) {
+                        volume.deletion_fails(before);
+                        self.undeleted += 1;
+                    }
                 }
                 Answer::Changed(changed)
             }
@@ -359,6 +375,19 @@ impl Cloud {
 impl Volume {
     fn is_known(&self, now: Instant) -> bool {
         self.gaps.iter().all(|(from, to)| now < *from || *to <= now)
+    }
+
+    /// Whether it is being deleted, and is going to be gone.
+    fn is_going(&self) -> bool {
+        self.state == VolumeState::Deleting && matches!(self.becomes, Some((_, None)))
+    }
+
+    /// Its deletion, which was accepted, ends with the volume as it was before. It is known from now on: whoever is told meanwhile that
+    /// there is no such volume believes it, and leaves it to the sweep.
+    fn deletion_fails(&mut self, before: VolumeState) {
+        let state = if before == VolumeState::Failed { before } else { VolumeState::Available };
+        self.becomes = self.becomes.map(|(at, _)| (at, Some(state)));
+        self.gaps.clear();
     }
 
     fn begin(&mut self, now: Instant, transition: Transition, random: &mut Random, faulty: bool) {

@@ -83,6 +83,8 @@ pub struct Report {
     pub stale: u32,
     /// Volumes that a creation made besides.
     pub twins: u32,
+    /// Deletions that were accepted and failed.
+    pub undeleted: u32,
     /// Caching volumes that the provider said had failed while they were in use.
     pub failed_in_use: u32,
     /// Caching volumes that the controller rented and deleted.
@@ -117,7 +119,7 @@ impl Report {
         let volumes = [self.outages, self.latent, self.stuck, self.rotten, self.forgotten, self.vanished];
         let provider =
             [self.provider_faults, self.throttled, self.failed_volumes, self.unknown, self.stale, self.twins];
-        let others = [self.owner_failures, self.switch_failures];
+        let others = [self.undeleted, self.owner_failures, self.switch_failures];
         crashes + volumes.iter().chain(&provider).chain(&others).map(|&count| u64::from(count)).sum::<u64>()
     }
 }
@@ -164,6 +166,7 @@ impl AddAssign<&Report> for Report {
         self.unknown += other.unknown;
         self.stale += other.stale;
         self.twins += other.twins;
+        self.undeleted += other.undeleted;
         self.failed_in_use += other.failed_in_use;
         self.rentals += other.rentals;
         self.switches_in += other.switches_in;

@@ -154,7 +154,7 @@ impl World<'_> {
             return Err(format!("the volume {} is detached, which the engine uses", id.0));
         }
         let answer = renting.cloud.carry_out(now, call, &mut self.random, faulty)?;
-        self.report.failed_volumes = renting.cloud.failed;
+        (self.report.failed_volumes, self.report.undeleted) = (renting.cloud.failed, renting.cloud.undeleted);
         let lagging = &renting.cloud.lagging;
         (self.report.unknown, self.report.stale) = (lagging.unknown, lagging.stale);
         self.report.twins = lagging.twins;
