@@ -51,6 +51,12 @@ impl Refusal {
         )
     }
 
+    /// Whether the token has made a volume that is gone.
+    #[must_use]
+    pub fn is_of_used_token(&self) -> bool {
+        self.is("IdempotentParameterMismatch") && self.said.contains("already deleted")
+    }
+
     /// Whether the device name of an attachment is in use.
     #[must_use]
     pub fn is_of_device_name(&self) -> bool {
@@ -107,9 +113,9 @@ pub fn error(refusal: &Refusal) -> ProviderError {
             ))
         }
         // EC2 makes an encrypted volume, finds that it may not use the key, and takes the volume back without a word.
-        "IdempotentParameterMismatch" if said.contains("already deleted") => {
-            ProviderError::Transient(format!("{text} (EC2 has taken the volume back: {KEY_RIGHTS})"))
-        }
+        _ if refusal.is_of_used_token() => ProviderError::Invalid(format!(
+            "{text} (if nobody has deleted it, EC2 has taken the volume back: {KEY_RIGHTS})"
+        )),
         _ if KEY_CODES.iter().any(|key| code.starts_with(key)) => {
             ProviderError::Invalid(format!("{text} ({KEY_RIGHTS})"))
         }
@@ -236,7 +242,7 @@ mod tests {
         assert!(denied.to_string().ends_with("(You may not.)"), "{denied}");
         let gone = "The client token you have provided is associated with a resource that is already deleted.";
         assert!(
-            matches!(error(&refusal(400, "IdempotentParameterMismatch", gone)), Transient(text) if text.contains("key-policy"))
+            matches!(error(&refusal(400, "IdempotentParameterMismatch", gone)), Invalid(text) if text.contains("key-policy"))
         );
         let skewed = |ahead_s| error(&Refusal { ahead_s, ..refusal(401, "AuthFailure", "words") });
         match skewed(Some(-900)) {

@@ -4,6 +4,7 @@
 //! checked by the model of that client (`tests/aws`).
 
 mod config;
+mod creations;
 mod credentials;
 mod ec2;
 mod errors;
@@ -31,6 +32,7 @@ use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
     VolumeId, VolumeState, decide_growth, tag,
 };
+use creations::Creations;
 use ec2::{Ec2, Failure, Query, child, items};
 use login::{Login, Place};
 use names::Names;
@@ -71,6 +73,7 @@ pub struct AwsProvider {
     turns: Turns,
     looks: looks::Looks,
     names: Names,
+    creations: Creations,
 }
 
 impl fmt::Debug for AwsProvider {
@@ -103,8 +106,8 @@ impl AwsProvider {
         let ec2 = Ec2::new(client, Arc::clone(&clock));
         let login = Login::new(ec2.clone(), Arc::clone(&clock), &config)?;
         let turns = Turns::new("EC2", "[provider.aws]", config.reads_per_s, config.writes_per_s);
-        let (looks, names) = (looks::Looks::default(), Names::default());
-        Ok(Self { config, ec2, login, clock, turns, looks, names })
+        let (looks, names, creations) = (looks::Looks::default(), Names::default(), Creations::default());
+        Ok(Self { config, ec2, login, clock, turns, looks, names, creations })
     }
 
     /// Where volumes are.
@@ -148,6 +151,23 @@ impl AwsProvider {
                 ProviderError::NotFound(_) => Ok(None),
                 error => Err(error),
             },
+        }
+    }
+
+    /// Why a volume is not described: with its token EC2 makes no second one, and says whether the first has been taken back. That is
+    /// told once, so that whoever deletes the volume then sees it gone.
+    fn why_not_there(&self, id: &VolumeId) -> ProviderError {
+        let unknown = ProviderError::NotFound(id.clone());
+        let Some(query) = self.creations.to_repeat(id, self.clock.now_ms()) else { return unknown };
+        if self.turns.take(Verb::Create).is_err() {
+            return unknown;
+        }
+        match self.ask(&query, Volume::read) {
+            Err(Failure::Refused(refusal)) if refusal.is_of_used_token() => {
+                self.creations.ends(id);
+                errors::error(&refusal)
+            }
+            _ => unknown,
         }
     }
 
@@ -319,8 +339,9 @@ impl Provider for AwsProvider {
         if volume.tags.is_empty() {
             volume.tags.clone_from(&request.tags);
         }
-        let described = volume.describe(&place.instance);
-        self.looks.keep(&described, self.clock.now_ms());
+        let (described, now_ms) = (volume.describe(&place.instance), self.clock.now_ms());
+        self.looks.keep(&described, now_ms);
+        self.creations.begins(&described.id, &query, now_ms);
         Ok((described, Change::Changed))
     }
 
@@ -338,6 +359,9 @@ impl Provider for AwsProvider {
             return Ok(Change::Identity);
         }
         self.looks.forget(id);
+        if transition == Transition::Delete {
+            self.creations.ends(id);
+        }
         match self.carry_out(id, &volume, transition, &place) {
             Ok(()) => {
                 let under_way = VolumeDescription {
@@ -394,8 +418,9 @@ impl Provider for AwsProvider {
             return Ok(volume);
         }
         self.turns.take(Verb::Describe)?;
-        let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
+        let Some(volume) = self.find(id)? else { return Err(self.why_not_there(id)) };
         let described = volume.describe(&self.place()?.instance);
+        self.creations.told(&described);
         self.looks.keep(&described, self.clock.now_ms());
         Ok(described)
     }

@@ -386,6 +386,14 @@ impl Cloud {
         Ok(())
     }
 
+    /// Takes a volume back while it is being made.
+    pub fn take_back(&mut self, id: &str) {
+        let at_ms = self.now_ms() + whole_ms(self.settings.create) / 2;
+        if let Ok(volume) = self.there(id) {
+            volume.deleted_ms = Some((at_ms, at_ms));
+        }
+    }
+
     /// The volume that the machine has under this device name.
     pub fn held_as(&mut self, device: &str) -> Option<String> {
         self.settle();

@@ -4,7 +4,8 @@
 //! - Changes take as long as [`Settings`] says, by the clock of the test.
 //! - A new volume may not be described for a while, and listings and described states may lag behind ([`Settings::blind`],
 //!   [`Settings::listing_lag`], [`Settings::state_lag`]).
-//! - The next volume may fail, a device name may hang, a right may be missing, an account has limits.
+//! - The next volume may fail, a device name may hang, a right may be missing, an account has limits. EC2 takes a volume back whose key
+//!   may not be used.
 //! - An operation of Compute Engine may fail after it was accepted, and is forgotten after a while.
 //! - A call may meet a [`Fault`], by script or by chance.
 //! - Whatever is described is true otherwise.

@@ -69,6 +69,43 @@ fn a_limit_that_is_met_while_the_volume_is_made_is_no_refusal_of_it() {
 }
 
 #[test]
+fn a_volume_whose_key_may_not_be_used_is_told_once_and_is_gone_then() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    account.fake.deny_key(true);
+    let id = provider.create(&request("a")).unwrap().0.id;
+    let told: Vec<ProviderError> = (0..60)
+        .filter_map(|_| {
+            account.pass(Duration::from_secs(1));
+            provider.describe(&id).err()
+        })
+        .collect();
+    let is_gone = |error: &ProviderError| *error == ProviderError::NotFound(id.clone());
+    match &*told.iter().filter(|error| !is_gone(error)).collect::<Vec<_>>() {
+        [ProviderError::Invalid(text)] => {
+            assert!(text.contains("key-policy.json") && text.contains("encrypted = false"), "{text}");
+        }
+        told => panic!("{told:?}"),
+    }
+    assert!(told.last().is_some_and(is_gone));
+    assert_eq!((account.fake.volumes(), provider.delete(&id)), (0, Ok(Change::Identity)));
+    let plain = account.open_as(AwsConfig { encrypted: false, ..account.config() });
+    account.made(&plain, "a");
+}
+
+#[test]
+fn a_volume_that_is_described_late_is_no_volume_whose_key_may_not_be_used() {
+    let account = Account::new(Settings { blind: Duration::from_secs(20), ..Settings::default() });
+    let provider = account.open();
+    let id = provider.create(&request("a")).unwrap().0.id;
+    account.reaches(&provider, &id, VolumeState::Available);
+    let sent = account.fake.take_sent();
+    let creations = sent.iter().filter(|sent| sent.action == "CreateVolume").count();
+    assert!((2..=5).contains(&creations), "{creations}");
+    assert_eq!(account.fake.volumes(), 1, "of one token");
+}
+
+#[test]
 fn a_volume_of_the_same_token_that_has_other_tags_is_not_adopted() {
     let account = Account::new(Settings::default());
     let provider = account.open();

@@ -189,9 +189,7 @@ impl State {
         if token.is_some_and(|token| token.len() > 64 || !token.is_ascii()) {
             return Err(invalid("Value for parameter clientToken is invalid."));
         }
-        let Some(token) = token else {
-            return Ok(volume(&self.cloud.create(wanted).map_err(|refusal| refused(refusal, ""))?));
-        };
+        let Some(token) = token else { return Ok(volume(&self.make(wanted)?)) };
         if let Some((parameters, id, _)) = self.tokens.get(token) {
             if *parameters != sent.parameters {
                 let said = "The request uses the same client token as a previous, but non-identical request.";
@@ -203,9 +201,18 @@ impl State {
                 Err(_) => Err(("IdempotentParameterMismatch", gone.to_owned())),
             };
         }
-        let seen = self.cloud.create(wanted).map_err(|refusal| refused(refusal, ""))?;
+        let seen = self.make(wanted)?;
         self.tokens.insert(token.to_owned(), (sent.parameters.clone(), seen.volume.id.clone(), now_ms));
         Ok(volume(&seen))
+    }
+
+    fn make(&mut self, wanted: Wanted) -> Result<Seen, Refused> {
+        let needs_key = wanted.encrypted;
+        let seen = self.cloud.create(wanted).map_err(|refusal| refused(refusal, ""))?;
+        if needs_key && self.is_key_denied {
+            self.cloud.take_back(&seen.volume.id);
+        }
+        Ok(seen)
     }
 
     fn attach_volume(&mut self, sent: &Sent) -> Result<String, Refused> {

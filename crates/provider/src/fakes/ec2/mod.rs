@@ -57,6 +57,7 @@ pub(super) struct State {
     denied: BTreeSet<&'static str>,
     ahead_s: i64,
     is_metadata_gone: bool,
+    is_key_denied: bool,
     calls: Calls<Sent>,
 }
 
@@ -89,6 +90,7 @@ impl FakeEc2 {
             denied: BTreeSet::new(),
             ahead_s: 0,
             is_metadata_gone: false,
+            is_key_denied: false,
             calls: Calls::default(),
         };
         state.rotate();
@@ -165,6 +167,11 @@ impl FakeEc2 {
         } else {
             denied.remove(action);
         }
+    }
+
+    /// Whether nobody may use the key that volumes are encrypted with: they are accepted, and taken back without a word.
+    pub fn deny_key(&self, is_denied: bool) {
+        locked(&self.state).is_key_denied = is_denied;
     }
 
     /// What kind of instance it is.
