@@ -1,6 +1,7 @@
 //! Which account and region a daemon rents from: its `[provider.aws]` section.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -86,7 +87,7 @@ impl AwsConfig {
         match (&self.credential_command, &self.credentials_file) {
             (Some(command), _) => Source::Command(command.clone()),
             (None, Some(path)) => Source::File { path: path.clone(), profile: self.profile.clone() },
-            (None, None) if std::env::var_os("AWS_ACCESS_KEY_ID").is_some() => Source::Environment,
+            (None, None) if is_set(std::env::var_os("AWS_ACCESS_KEY_ID")) => Source::Environment,
             (None, None) => Source::Role,
         }
     }
@@ -121,6 +122,11 @@ impl AwsConfig {
         }
         Ok(())
     }
+}
+
+/// Whether a variable says something: units and containers clear variables by empty ones.
+fn is_set(variable: Option<OsString>) -> bool {
+    variable.is_some_and(|value| !value.is_empty())
 }
 
 /// A type of EC2's.
@@ -210,6 +216,11 @@ mod tests {
 
     fn with(text: &str) -> AwsConfig {
         toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_variable_that_is_empty_is_not_set() {
+        assert_eq!([None, Some(""), Some("AKID")].map(|value| is_set(value.map(OsString::from))), [false, false, true]);
     }
 
     #[test]

@@ -17,6 +17,17 @@ use crate::cloud::http::{Client, Text, encoded, retry_after, sentence};
 
 /// The version of the interface.
 pub const VERSION: &str = "2016-11-15";
+/// The domain of regions, those of `aws-us-gov` among them.
+const DOMAIN: &str = "amazonaws.com";
+/// How the names of regions of other partitions begin, and their domains, as the client of AWS has them.
+const DOMAINS: [(&str, &str); 6] = [
+    ("cn-", "amazonaws.com.cn"),
+    ("eusc-", "amazonaws.eu"),
+    ("us-iso-", "c2s.ic.gov"),
+    ("us-isob-", "sc2s.sgov.gov"),
+    ("eu-isoe-", "cloud.adc-e.uk"),
+    ("us-isof-", "csp.hci.ic.gov"),
+];
 /// What speaks, for sentences.
 const SERVICE: &str = "EC2";
 
@@ -33,8 +44,8 @@ impl Endpoint {
     /// That of a region, unless another one is named.
     #[must_use]
     pub fn new(region: &str, url: Option<&str>) -> Self {
-        let suffix = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
-        let url = url.map_or_else(|| format!("https://ec2.{region}.{suffix}"), str::to_owned);
+        let domain = DOMAINS.iter().find(|(prefix, _)| region.starts_with(prefix)).map_or(DOMAIN, |(_, domain)| domain);
+        let url = url.map_or_else(|| format!("https://ec2.{region}.{domain}"), str::to_owned);
         Self { url: url.trim_end_matches('/').to_owned(), region: region.to_owned() }
     }
 
@@ -230,7 +241,18 @@ mod tests {
         );
         let url = |region: &str, url: Option<&str>| Endpoint::new(region, url).url;
         assert_eq!(url("eu-north-1", None), "https://ec2.eu-north-1.amazonaws.com");
-        assert_eq!(url("cn-north-1", None), "https://ec2.cn-north-1.amazonaws.com.cn");
+        for (region, domain) in [
+            ("us-gov-west-1", "amazonaws.com"),
+            ("us-isolde-1", "amazonaws.com"),
+            ("cn-north-1", "amazonaws.com.cn"),
+            ("eusc-de-east-1", "amazonaws.eu"),
+            ("us-iso-east-1", "c2s.ic.gov"),
+            ("us-isob-east-1", "sc2s.sgov.gov"),
+            ("eu-isoe-west-1", "cloud.adc-e.uk"),
+            ("us-isof-south-1", "csp.hci.ic.gov"),
+        ] {
+            assert_eq!(url(region, None), format!("https://ec2.{region}.{domain}"));
+        }
         let near = Endpoint::new("x-1", Some("http://127.0.0.1:99/"));
         assert_eq!((&*near.url, &*near.host()), ("http://127.0.0.1:99", "127.0.0.1:99"));
     }

@@ -42,13 +42,7 @@ impl Refusal {
     /// Whether the account may have no more of something.
     #[must_use]
     pub fn is_of_quota(&self) -> bool {
-        matches!(
-            &*self.code,
-            "VolumeLimitExceeded"
-                | "MaxIOPSLimitExceeded"
-                | "VolumeModificationRateExceeded"
-                | "VolumeModificationSizeLimitExceeded"
-        )
+        matches!(&*self.code, "VolumeLimitExceeded" | "MaxIOPSLimitExceeded" | "VolumeModificationSizeLimitExceeded")
     }
 
     /// Whether the token has made a volume that is gone.
@@ -102,7 +96,9 @@ pub fn error(refusal: &Refusal) -> ProviderError {
         | "SlowDown"
         | "TooManyRequestsException"
         | "BandwidthLimitExceeded"
-        | "EC2ThrottledException" => ProviderError::Throttled { after: refusal.after, text },
+        | "EC2ThrottledException"
+        // A volume can be modified a few times a day.
+        | "VolumeModificationRateExceeded" => ProviderError::Throttled { after: refusal.after, text },
         "InsufficientVolumeCapacity" | "InsufficientCapacity" => ProviderError::Capacity(text),
         "AttachmentLimitExceeded" => ProviderError::AttachLimit(text),
         "UnauthorizedOperation" => {
@@ -221,6 +217,8 @@ mod tests {
             (400, "IdempotentParameterMismatch", "invalid"),
             (400, "CustomerKeyHasBeenRevoked", "invalid"),
             (400, "SlowDown", "throttled"),
+            (400, "VolumeModificationRateExceeded", "throttled"),
+            (400, "VolumeModificationSizeLimitExceeded", "quota"),
             (400, "InvalidInstanceID.NotFound", "transient"),
             (400, "InvalidVolume.ZoneMismatch", "invalid"),
             (400, "InvalidParameterValue", "invalid"),

@@ -123,16 +123,7 @@ impl Login {
     fn renewed(&self, state: &mut State, now_ms: u64) -> Result<Arc<Session>, ProviderError> {
         let identity = match (&state.identity, &self.written) {
             (Some(identity), _) => identity.clone(),
-            (None, Written { region: Some(region), instance: Some(instance), .. }) => {
-                Identity { instance: instance.clone(), region: region.clone() }
-            }
-            (None, Written { region, instance, .. }) => {
-                let told = self.metadata.identity()?;
-                Identity {
-                    instance: instance.clone().unwrap_or(told.instance),
-                    region: region.clone().unwrap_or(told.region),
-                }
-            }
+            (None, written) => identity_of(written, self.metadata.identity())?,
         };
         let credentials = match self.source.read().map_err(ProviderError::Invalid)? {
             Some(credentials) => credentials,
@@ -167,5 +158,25 @@ impl Login {
         let read = |root: roxmltree::Node<'_, '_>| instance::read(root, &identity.instance);
         let found = self.ec2.ask(&endpoint, credentials, &query, read).map_err(super::ec2::Failure::general)?;
         Ok(Place { endpoint, instance: identity.instance.clone(), zone: found.zone, account: found.account })
+    }
+}
+
+/// Which instance this is. What the configuration says is compared where the metadata service answers: disks would be attached to
+/// another machine, and this one would wait for them in vain.
+fn identity_of(written: &Written, told: Result<Identity, ProviderError>) -> Result<Identity, ProviderError> {
+    if let (Some(instance), Ok(told)) = (&written.instance, &told)
+        && *instance != told.instance
+    {
+        return Err(ProviderError::Invalid(format!(
+            "instance in [provider.aws] is {instance:?}, and the metadata service says that this machine is {}: correct it, or take it out",
+            told.instance
+        )));
+    }
+    match (&written.region, &written.instance) {
+        (Some(region), Some(instance)) => Ok(Identity { instance: instance.clone(), region: region.clone() }),
+        (region, instance) => told.map(|told| Identity {
+            instance: instance.clone().unwrap_or(told.instance),
+            region: region.clone().unwrap_or(told.region),
+        }),
     }
 }

@@ -124,6 +124,19 @@ fn without_a_metadata_service_or_a_role_it_is_said_what_to_write() {
 }
 
 #[test]
+fn an_instance_that_this_machine_is_not_is_refused_where_the_metadata_service_answers() {
+    let account = Account::new(Settings::default());
+    let config = AwsConfig {
+        region: Some("eu-north-1".to_owned()),
+        instance: Some("i-0fedcba9876543210".to_owned()),
+        ..account.config()
+    };
+    let error = tells(account.open_as(config).create(&request("a")), "this machine is i-0123456789abcdef0: correct it");
+    assert!(matches!(error, ProviderError::Invalid(_)));
+    assert!(account.fake.take_sent().is_empty(), "EC2 is not asked");
+}
+
+#[test]
 fn credentials_that_aws_does_not_accept_are_told_and_a_clock_that_is_wrong_is_told_as_such() {
     let account = Account::new(Settings::default());
     let provider = account.open();
