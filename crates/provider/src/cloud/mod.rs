@@ -97,9 +97,54 @@ pub fn moment(text: &str) -> Option<PrimitiveDateTime> {
     Some(PrimitiveDateTime::new(date, Time::from_hms(byte(11)?, byte(14)?, byte(17)?).ok()?))
 }
 
+/// A time of RFC 3339 with its zone (`…Z`, `…-08:00`), in milliseconds since 1970-01-01 UTC.
+#[must_use]
+pub fn unix_ms(text: &str) -> Option<i64> {
+    const SECONDS: usize = "2026-11-28T07:35:25".len();
+    let rest = text.get(SECONDS..)?;
+    let (digits, zone) = match rest.strip_prefix('.') {
+        Some(rest) => rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?),
+        None => ("", rest),
+    };
+    let ms: i64 = format!("{digits:0<3}").get(..3)?.parse().ok()?;
+    let offset_s = match zone {
+        "Z" => 0,
+        zone => {
+            let sign = if zone.starts_with('-') { -1 } else { i64::from(zone.starts_with('+')) };
+            let (hours, minutes) = zone.get(1..)?.split_once(':')?;
+            let two =
+                |text: &str| text.parse::<i64>().ok().filter(|number| text.len() == 2 && (0..60).contains(number));
+            (sign != 0).then_some(sign * (two(hours)? * 3600 + two(minutes)? * 60))?
+        }
+    };
+    Some((moment(text)?.assume_utc().unix_timestamp() - offset_s) * 1000 + ms)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_told_in_any_zone() {
+        let at = unix_ms("2026-11-28T07:35:25Z");
+        assert_eq!(at, Some(1_795_851_325_000));
+        for same in ["2026-11-28T07:35:25+00:00", "2026-11-28T09:05:25.0004+01:30", "2026-11-27T23:35:25-08:00"] {
+            assert_eq!(unix_ms(same), at, "{same}");
+        }
+        assert_eq!(unix_ms("2026-11-28T07:35:25.5Z"), at.map(|ms| ms + 500));
+        assert_eq!(unix_ms("2026-11-28T00:35:25.123456-07:00"), at.map(|ms| ms + 123));
+        for odd in [
+            "2026-11-28T07:35:25",
+            "2026-11-28T07:35:25.",
+            "2026-11-28T07:35:25.5",
+            "2026-11-28T07:35:25 00:00",
+            "2026-11-28T07:35:25+99:00",
+            "soon",
+            "",
+        ] {
+            assert_eq!(unix_ms(odd), None, "{odd}");
+        }
+    }
 
     #[test]
     fn secrets_are_not_printed() {

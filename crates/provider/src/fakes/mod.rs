@@ -6,7 +6,7 @@
 //!   [`Settings::listing_lag`], [`Settings::state_lag`]).
 //! - The next volume may fail, a device name may hang, a right may be missing, an account has limits. EC2 takes a volume back whose key
 //!   may not be used.
-//! - An operation of Compute Engine may fail after it was accepted, and is forgotten after a while.
+//! - An operation of Compute Engine may fail after it was accepted, be unknown for a while, take long, and be forgotten.
 //! - A call may meet a [`Fault`], by script or by chance.
 //! - Whatever is described is true otherwise.
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use ring::digest::{SHA256, digest};
 use rustix::rand::GetRandomFlags;
@@ -15,7 +16,7 @@ use super::login::{Login, Token};
 use crate::ProviderError;
 use crate::clock::Clock;
 use crate::cloud::http::{Answer, Call, Client, encoded, sentence};
-use crate::cloud::place;
+use crate::cloud::{place, unix_ms};
 
 /// What asks, for sentences.
 const SERVICE: &str = "Compute Engine";
@@ -25,6 +26,8 @@ const ENDPOINT: &str = "https://compute.googleapis.com";
 const PAGE: u32 = 500;
 /// More pages of a list than this come from no project that surgetank can serve.
 const PAGES_MAX: usize = 1000;
+/// How long an operation is waited for that has to end within a call.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Where volumes are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,14 +100,14 @@ pub struct Operation {
     pub name: String,
     /// The id of the request that began it.
     pub request: Option<String>,
-    /// When it was begun, which is compared with that of others.
-    pub inserted: String,
+    /// When it was begun, in milliseconds since 1970, which is compared with that of others.
+    pub inserted_ms: i64,
     /// How it has ended; `None`: it has not.
     pub ended: Option<Result<(), Refusal>>,
 }
 
 impl Operation {
-    fn read(body: &Value) -> Result<Self, ProviderError> {
+    pub fn read(body: &Value) -> Result<Self, ProviderError> {
         let text = |key: &str| body[key].as_str().map(str::to_owned);
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let name = text("name").filter(|name| !name.is_empty() && name.bytes().all(allowed));
@@ -117,8 +120,8 @@ impl Operation {
             ));
         };
         let ended = (status == "DONE").then(|| Refusal::of_operation(body).map_or(Ok(()), Err));
-        let inserted = text("insertTime").unwrap_or_default();
-        Ok(Self { name, request: text("clientOperationId"), inserted, ended })
+        let inserted_ms = text("insertTime").and_then(|text| unix_ms(&text)).unwrap_or_default();
+        Ok(Self { name, request: text("clientOperationId"), inserted_ms, ended })
     }
 
     /// The operation that was asked for.
@@ -137,6 +140,8 @@ impl Operation {
 /// A client.
 pub struct Compute {
     client: Client,
+    /// The same for whoever waits, and not for long.
+    waiting: Client,
     login: Login,
     endpoint: String,
     /// What the configuration says of the place.
@@ -166,16 +171,29 @@ pub fn random<const N: usize>() -> Result<[u8; N], ProviderError> {
     Ok(bytes)
 }
 
+fn call(
+    client: &Client,
+    token: &Token,
+    method: &Method,
+    url: &str,
+    body: Option<&Value>,
+) -> Result<Answer, ProviderError> {
+    let headers = [("Authorization", token.header.reveal())];
+    client.call(&Call { service: SERVICE, method: method.clone(), url, headers: &headers, body })
+}
+
 impl Compute {
     /// Asks nobody yet.
     ///
     /// # Errors
     /// `Invalid`: the configuration.
     pub fn new(config: &GceConfig, clock: Arc<dyn Clock>) -> Result<Self, ProviderError> {
-        let client = Client::new(config.timeout.0, config.ca_file.as_deref()).map_err(ProviderError::Invalid)?;
+        let client = |timeout| Client::new(timeout, config.ca_file.as_deref()).map_err(ProviderError::Invalid);
+        let (client, waiting) = (client(config.timeout.0)?, client(config.timeout.0.min(WAIT_MAX))?);
         let endpoint = config.endpoint.as_deref().unwrap_or(ENDPOINT).trim_end_matches('/').to_owned();
         Ok(Self {
             client,
+            waiting,
             login: Login::new(config, clock)?,
             endpoint,
             project: config.project.clone(),
@@ -224,12 +242,16 @@ impl Compute {
 
     /// Asks for what the zone has, with the present token, and once more with a new one if it is refused.
     pub fn ask(&self, method: &Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        self.ask_by(&self.client, method, path, body)
+    }
+
+    fn ask_by(&self, client: &Client, method: &Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
         let url = format!("{}/compute/v1/{}", self.endpoint, self.place()?.path(path));
         let token = self.login.token(None)?;
-        let mut answer = self.call(&token, method, &url, body)?;
+        let mut answer = call(client, &token, method, &url, body)?;
         if answer.status.as_u16() == 401 {
             let token = self.login.token(Some(&token))?;
-            answer = self.call(&token, method, &url, body)?;
+            answer = call(client, &token, method, &url, body)?;
         }
         let status = answer.status.as_u16();
         if answer.status.is_success() && answer.body.is_object() {
@@ -248,11 +270,6 @@ impl Compute {
                 "what answers for {SERVICE} (with status {status}) is not it: check endpoint in [provider.gce], and what stands before it"
             ))),
         })
-    }
-
-    fn call(&self, token: &Token, method: &Method, url: &str, body: Option<&Value>) -> Result<Answer, ProviderError> {
-        let headers = [("Authorization", token.header.reveal())];
-        self.client.call(&Call { service: SERVICE, method: method.clone(), url, headers: &headers, body })
     }
 
     /// Asks for a change. `path` ends where its query goes on; `which` tells requests apart that do the same.
@@ -282,7 +299,7 @@ impl Compute {
         Ok(Operation::read(&body)?)
     }
 
-    /// What has become of an operation; `None`: it is forgotten.
+    /// What has become of an operation; `None`: it is forgotten, or not known yet.
     pub fn operation(&self, name: &str) -> Result<Option<Operation>, Failure> {
         match self.ask(&Method::GET, &format!("operations/{name}"), None) {
             Ok(body) => Ok(Some(Operation::read_as(name, &body)?)),
@@ -291,10 +308,13 @@ impl Compute {
         }
     }
 
-    /// The same; it answers when the operation has ended, or when it does not want to wait any longer.
-    pub fn wait(&self, name: &str) -> Result<Operation, Failure> {
-        let body = self.ask(&Method::POST, &format!("operations/{name}/wait"), None)?;
-        Ok(Operation::read_as(name, &body)?)
+    /// The same; it answers when the operation has ended, or when it does not want to wait any longer. It is not waited for long.
+    pub fn wait(&self, name: &str) -> Result<Option<Operation>, Failure> {
+        match self.ask_by(&self.waiting, &Method::POST, &format!("operations/{name}/wait"), None) {
+            Ok(body) => Ok(Some(Operation::read_as(name, &body)?)),
+            Err(Failure::Refused(refusal)) if refusal.is_absent() => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// The operations of the zone that have not ended.

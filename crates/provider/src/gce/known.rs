@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::compute::{Doing, Which};
+use super::compute::{Doing, Operation, Which};
 use super::disk::Disk;
 use super::labels::Labels;
-use crate::VolumeState;
 use crate::clock::whole_ms;
+use crate::{Lag, VolumeState};
 
 /// What is on the way is asked for no more often than this, as attaching takes 1 to 4 s; and for so long a look serves for the
 /// change that follows from it.
@@ -27,6 +27,41 @@ pub struct Pending {
     pub doing: Doing,
     /// The disk before it; `None`: another process has begun it.
     pub disk: Option<Disk>,
+    /// When it was accepted; 0: it was listed.
+    pub begun_ms: u64,
+}
+
+impl Pending {
+    /// Whether its operation may not be known yet. A clock that has stepped backwards makes nothing new.
+    #[must_use]
+    pub fn is_new(&self, now_ms: u64) -> bool {
+        now_ms.checked_sub(self.begun_ms).is_some_and(|age_ms| age_ms < whole_ms(Lag::CLOUD.known))
+    }
+
+    /// Whether a disk shows what the change does; `None`: there is no such disk.
+    #[must_use]
+    pub fn is_shown(&self, disk: Option<&Disk>) -> bool {
+        match (self.doing, disk) {
+            (Doing::Attach, Some(disk)) => !disk.users.is_empty(),
+            (Doing::Detach, Some(disk)) => disk.users.is_empty(),
+            // To which size it grows, nobody remembers.
+            (Doing::Create, None) | (Doing::Delete | Doing::Grow, Some(_)) => false,
+            _ => true,
+        }
+    }
+}
+
+/// The change of a disk that is on the way, of those that are: the last one, should there be several.
+#[must_use]
+pub fn pending_of(disk: &str, operations: &[Operation]) -> Option<Pending> {
+    let marks = Doing::SHOWN.map(|doing| (doing, doing.mark(disk)));
+    let found = operations.iter().filter_map(|operation| {
+        let request = operation.request.as_deref()?;
+        let (doing, _) = marks.iter().find(|(_, mark)| request.starts_with(mark))?;
+        Some((operation, *doing))
+    });
+    let (operation, doing) = found.max_by_key(|(operation, _)| operation.inserted_ms)?;
+    Some(Pending { operation: operation.name.clone(), doing, disk: None, begun_ms: 0 })
 }
 
 /// What is known of a disk: the change that was accepted last, until it has ended, and what was told, and when.
@@ -155,5 +190,30 @@ impl Known {
     /// Which request for this change may arrive yet: asked for again as the same one, it is carried out once.
     pub fn doubted(&self, disk: &str, doing: Doing) -> Option<Which> {
         self.state().doubts.get(disk).filter(|(doubted, _)| *doubted == doing).map(|(_, which)| *which)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_several_changes_on_the_way_the_last_one_counts_in_whatever_zone_its_time_is_told() {
+        let operation = |name: &str, doing: Doing, inserted: &str| {
+            let told = json!({
+                "kind": "compute#operation", "name": name, "status": "RUNNING", "insertTime": inserted,
+                "clientOperationId": format!("{}-4000-8000-000000000000", doing.mark("surgetank-a")),
+            });
+            Operation::read(&told).unwrap()
+        };
+        // At the end of summer time.
+        let attach = operation("first", Doing::Attach, "2026-11-01T01:59:59.900-07:00");
+        let detach = operation("second", Doing::Detach, "2026-11-01T01:00:00.100-08:00");
+        for operations in [[attach.clone(), detach.clone()], [detach, attach]] {
+            assert_eq!(pending_of("surgetank-a", &operations).map(|pending| pending.doing), Some(Doing::Detach));
+            assert!(pending_of("surgetank-b", &operations).is_none());
+        }
     }
 }

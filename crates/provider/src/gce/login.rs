@@ -21,6 +21,8 @@ const FLAVOR: (&str, &str) = ("Metadata-Flavor", "Google");
 const EARLY: Duration = Duration::from_secs(300);
 /// How long a token is used of which nobody says when it ends.
 const LIFE: Duration = Duration::from_secs(900);
+/// How long a token is used on that could not be renewed, before that is tried again.
+const AGAIN: Duration = Duration::from_secs(60);
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
 
@@ -39,6 +41,8 @@ pub struct Token {
     /// With `Bearer`, for `Authorization`.
     pub header: Hidden,
     renew_at_ms: u64,
+    /// It counts until then.
+    ends_ms: u64,
 }
 
 /// Gets tokens, and new ones before they end.
@@ -78,7 +82,8 @@ impl Login {
         })
     }
 
-    /// The present token, or a new one if there is none or it ends soon. `refused`: one that counts no more.
+    /// The present token, or a new one if there is none or it ends soon; one that cannot be renewed is used until it ends. `refused`: one
+    /// that counts no more.
     ///
     /// # Errors
     /// One sentence with the remedy.
@@ -89,11 +94,26 @@ impl Login {
         if let Some(token) = present.as_ref().filter(|token| now_ms < token.renew_at_ms && !is_refused(token)) {
             return Ok(Arc::clone(token));
         }
-        let (place, text, life) = match &self.source {
+        let token = match (self.new_token(now_ms), present.as_ref()) {
+            (Err(error), Some(token)) if now_ms < token.ends_ms && !is_refused(token) => {
+                tracing::warn!("a token of Compute Engine that ends soon cannot be renewed yet: {error}");
+                let renew_at_ms = now_ms.saturating_add(whole_ms(AGAIN)).min(token.ends_ms);
+                Token { header: token.header.clone(), renew_at_ms, ends_ms: token.ends_ms }
+            }
+            (token, _) => token?,
+        };
+        let token = Arc::new(token);
+        *present = Some(Arc::clone(&token));
+        Ok(token)
+    }
+
+    fn new_token(&self, now_ms: u64) -> Result<Token, ProviderError> {
+        let (place, text, life, ends) = match &self.source {
             Source::Command(command) => {
                 let printed = command::output(command).map_err(ProviderError::Invalid)?;
                 let place = format!("what the credential_command {:?} prints", command.first().map_or("", |name| name));
-                (place, printed.trim().to_owned(), LIFE)
+                // Nobody says when it ends: it is refused then.
+                (place, printed.trim().to_owned(), LIFE, Duration::MAX)
             }
             Source::Metadata => {
                 let told = self.metadata("/computeMetadata/v1/instance/service-accounts/default/token")?;
@@ -103,7 +123,8 @@ impl Login {
                         "{SERVICE} answers with no access token: check what answers for it"
                     ))
                 })?;
-                (SERVICE.to_owned(), told.access_token, Duration::from_secs(told.expires_in))
+                let life = Duration::from_secs(told.expires_in);
+                (SERVICE.to_owned(), told.access_token, life, life)
             }
         };
         if text.is_empty() || text.len() > TOKEN_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -112,10 +133,9 @@ impl Login {
             )));
         }
         // One that lives for less than that is used for half of its life.
-        let renew_at_ms = now_ms.saturating_add(whole_ms(life.saturating_sub(EARLY).max(life / 2)));
-        let token = Arc::new(Token { header: Hidden::new(format!("Bearer {text}")), renew_at_ms });
-        *present = Some(Arc::clone(&token));
-        Ok(token)
+        let at = |life: Duration| now_ms.saturating_add(whole_ms(life));
+        let renew_at_ms = at(life.saturating_sub(EARLY).max(life / 2));
+        Ok(Token { header: Hidden::new(format!("Bearer {text}")), renew_at_ms, ends_ms: at(ends) })
     }
 
     /// Reads what the metadata service tells, as JSON.

@@ -29,12 +29,10 @@ use crate::{
 use compute::{Compute, Doing, Operation, Which, random};
 use disk::{Disk, is_name};
 use errors::{Failure, Refusal};
-use known::{Known, Pending};
+use known::{Known, Pending, pending_of};
 
 /// How often labels are read again when somebody else has changed them.
 const CONFLICTS_MAX: usize = 5;
-/// How often an operation is waited for that has to end within the call: Compute Engine answers after 2 min at the latest.
-const WAITS_MAX: usize = 3;
 
 /// Disks of a zone of a project.
 pub struct GceProvider {
@@ -190,9 +188,14 @@ impl GceProvider {
                     _ => Ok(self.disk(name)?.map(as_it_is)),
                 }
             }
+            // It is forgotten, unless it has only just begun and the disk does not show what it does.
             None => {
+                let disk = self.disk(name)?;
+                if pending.is_new(self.clock.now_ms()) && !pending.is_shown(disk.as_ref()) {
+                    return self.under_way(name, pending);
+                }
                 self.known.ends(name, &pending.operation);
-                Ok(self.disk(name)?.map(as_it_is))
+                Ok(disk.map(as_it_is))
             }
         }
     }
@@ -235,18 +238,16 @@ impl GceProvider {
         Err(self.error_of(Failure::Refused(refusal), name, state))
     }
 
-    /// Waits for an operation that has to end within the call.
-    fn finish(&self, mut operation: Operation) -> Result<(), Failure> {
-        for _ in 0..WAITS_MAX {
-            match operation.ended {
-                Some(ended) => return ended.map_err(Failure::Refused),
-                None => operation = self.compute.wait(&operation.name)?,
-            }
-        }
-        match operation.ended {
+    /// Waits for an operation that has to end within the call. One that takes long is no reason to hold the caller, who asks again.
+    fn finish(&self, operation: Operation) -> Result<(), Failure> {
+        let ended = match operation.ended {
+            None => self.compute.wait(&operation.name)?.and_then(|operation| operation.ended),
+            ended => ended,
+        };
+        match ended {
             Some(ended) => ended.map_err(Failure::Refused),
             None => Err(Failure::Other(ProviderError::Transient(format!(
-                "Compute Engine has accepted a change and has not carried it out yet: it is the operation {}",
+                "Compute Engine has accepted a change and has not carried it out yet: it is the operation {}, and is asked for again",
                 operation.name
             )))),
         }
@@ -280,18 +281,6 @@ impl GceProvider {
 fn as_it_is(disk: Disk) -> (Disk, VolumeState) {
     let state = disk.state();
     (disk, state)
-}
-
-/// The change of a disk that is on the way, of those that are: the last one, should there be several.
-fn pending_of(disk: &str, operations: &[Operation]) -> Option<Pending> {
-    let marks = Doing::SHOWN.map(|doing| (doing, doing.mark(disk)));
-    let found = operations.iter().filter_map(|operation| {
-        let request = operation.request.as_deref()?;
-        let (doing, _) = marks.iter().find(|(_, mark)| request.starts_with(mark))?;
-        Some((&operation.inserted, operation, *doing))
-    });
-    let (_, operation, doing) = found.max_by(|a, b| a.0.cmp(b.0))?;
-    Some(Pending { operation: operation.name.clone(), doing, disk: None })
 }
 
 impl Provider for GceProvider {
@@ -341,8 +330,9 @@ impl Provider for GceProvider {
                 self.look(&name)?.map_or(Ok((creating, Change::Identity)), present)
             }
             Ok(operation) => {
-                let pending = Pending { operation: operation.name, doing: Doing::Create, disk: Some(wanted.clone()) };
-                let is_news = self.known.begins(pending, &wanted, VolumeState::Creating, self.clock.now_ms());
+                let (disk, begun_ms) = (Some(wanted.clone()), self.clock.now_ms());
+                let pending = Pending { operation: operation.name, doing: Doing::Create, disk, begun_ms };
+                let is_news = self.known.begins(pending, &wanted, VolumeState::Creating, begun_ms);
                 Ok((creating, if is_news { Change::Changed } else { Change::Identity }))
             }
             // There is one disk of a name, and it may not be described yet.
@@ -403,9 +393,9 @@ impl Provider for GceProvider {
                 Ok(Change::Changed)
             }
             Ok(operation) => {
-                let before = Some(disk.clone());
-                let pending = Pending { operation: operation.name, doing, disk: before };
-                self.known.begins(pending, &disk, transition.under_way(), self.clock.now_ms());
+                let (before, begun_ms) = (Some(disk.clone()), self.clock.now_ms());
+                let pending = Pending { operation: operation.name, doing, disk: before, begun_ms };
+                self.known.begins(pending, &disk, transition.under_way(), begun_ms);
                 Ok(Change::Changed)
             }
             Err(failure) => {
@@ -450,8 +440,9 @@ impl Provider for GceProvider {
         let failure = match self.compute.begin(Doing::Grow, name, which, &Method::POST, &path, Some(&body)) {
             Ok(Operation { ended: Some(Err(refusal)), .. }) => Failure::Refused(refusal),
             Ok(operation) => {
-                let pending = Pending { operation: operation.name, doing: Doing::Grow, disk: None };
-                self.known.begins(pending, &disk, state, self.clock.now_ms());
+                let begun_ms = self.clock.now_ms();
+                let pending = Pending { operation: operation.name, doing: Doing::Grow, disk: None, begun_ms };
+                self.known.begins(pending, &disk, state, begun_ms);
                 return Ok(Change::Changed);
             }
             Err(failure) => failure,

@@ -240,6 +240,90 @@ fn operations_that_are_forgotten_leave_the_disk_to_tell() {
 }
 
 #[test]
+fn an_operation_that_is_not_known_yet_has_not_ended() {
+    use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching};
+    let account = Account::new(Settings { blind: Duration::from_secs(5), ..Settings::default() });
+    account.fake.set_operation_lag(Duration::from_secs(20));
+    let provider = account.open();
+    let id = provider.create(&request("a")).unwrap().0.id;
+    let on_the_way = |state| {
+        account.pass(Duration::from_secs(2));
+        assert_eq!(provider.describe(&id).map(|volume| volume.state), Ok(state));
+    };
+    on_the_way(Creating);
+    account.reaches(&provider, &id, Available);
+    let changes: [(Asked<'_>, VolumeState, Option<VolumeState>); 3] = [
+        (&|| provider.attach(&id), Attaching, Some(Attached)),
+        (&|| provider.detach(&id), Detaching, Some(Available)),
+        (&|| provider.delete(&id), Deleting, None),
+    ];
+    for (change, state, after) in changes {
+        assert_eq!(change(), Ok(Change::Changed));
+        on_the_way(state);
+        poll(&account, &provider, &id, after);
+    }
+}
+
+#[test]
+fn lists_of_operations_have_all_pages() {
+    let account = Account::new(Settings { page: 1, ..Settings::default() });
+    let provider = account.open();
+    let made: Vec<VolumeId> = (0..4).map(|_| account.made(&provider, "a")).collect();
+    for id in &made {
+        provider.attach(id).unwrap();
+    }
+    let restarted = account.open();
+    for id in &made {
+        assert_eq!(restarted.describe(id).unwrap().state, VolumeState::Attaching);
+    }
+    let listed = account.open().list(tag::OWNER, "a").unwrap();
+    assert_eq!(listed.len(), 4);
+    assert!(listed.iter().all(|volume| volume.state == VolumeState::Attaching), "{listed:?}");
+}
+
+#[test]
+fn a_tag_that_takes_long_to_be_set_is_asked_for_again() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.attached(&provider, "a");
+    account.fake.set_label_time(Duration::from_secs(20));
+    account.fake.take_sent();
+    for _ in 0..2 {
+        match provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")) {
+            Err(ProviderError::Transient(text)) => assert!(text.contains("is asked for again"), "{text}"),
+            answer => panic!("{answer:?}"),
+        }
+    }
+    let waits = account.fake.take_sent().iter().filter(|sent| sent.call == "zoneOperations.wait").count();
+    assert_eq!(waits, 2, "nobody waits for long");
+    assert!(!account.fake.labels(&id.0).contains_key("surgetank-dirty-epoch"));
+    account.pass(Duration::from_secs(21));
+    assert_eq!(provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")), Ok(Change::Identity));
+    assert_eq!(account.fake.labels(&id.0)["surgetank-dirty-epoch"], "e");
+}
+
+#[test]
+fn a_token_that_cannot_be_renewed_is_used_until_it_ends() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    account.pass(Duration::from_secs(3600 - 240));
+    account.fake.hide_metadata(true);
+    for _ in 0..3 {
+        assert!(provider.describe(&id).is_ok(), "it counts for some minutes yet");
+        account.pass(Duration::from_secs(61));
+    }
+    account.pass(Duration::from_secs(61));
+    assert!(matches!(provider.describe(&id), Err(ProviderError::Transient(_))));
+    account.fake.hide_metadata(false);
+    assert!(provider.describe(&id).is_ok());
+    account.pass(Duration::from_secs(3600 - 240));
+    account.fake.rotate();
+    account.fake.hide_metadata(true);
+    assert!(provider.describe(&id).is_err(), "what is refused counts no more");
+}
+
+#[test]
 fn a_tag_is_there_when_its_setting_is_answered_and_labels_of_others_stay() {
     let account = Account::new(Settings::default());
     let provider = account.open();

@@ -13,8 +13,10 @@ use super::{INSTANCE, Operation, PROJECT, Refused, Sent, State, ZONE};
 use crate::Tags;
 use crate::clock::whole_ms;
 
-/// How long labels take to be set, in milliseconds.
-const LABELS_MS: u64 = 400;
+/// How long labels take to be set, in milliseconds, unless a test says otherwise.
+pub const LABELS_MS: u64 = 400;
+/// How long whoever waits for an operation does so, in milliseconds.
+const WAIT_MS: u64 = 2000;
 /// How long it takes until an operation that fails says so.
 const FAILURE_MS: u64 = 1000;
 /// Where URLs of resources begin.
@@ -173,10 +175,12 @@ impl State {
             "disks.list" => self.list_disks(sent),
             "zoneOperations.list" => self.list_operations(sent),
             "zoneOperations.get" | "zoneOperations.wait" => {
-                let found = self.operations.iter_mut().find(|operation| operation.name == name);
+                let is_known = |known: &Operation| known.inserted_ms + self.operation_lag_ms <= now_ms;
+                let found = self.operations.iter_mut().find(|operation| operation.name == name && is_known(operation));
                 let operation = found.ok_or_else(|| absent(&sent.path))?;
                 // Whoever waits is answered when it is done; other changes than of labels take the time of the test.
-                if sent.call.ends_with("wait") && operation.call == "disks.setLabels" {
+                let is_soon = operation.done_ms <= now_ms + WAIT_MS;
+                if sent.call.ends_with("wait") && operation.call == "disks.setLabels" && is_soon {
                     operation.done_ms = operation.done_ms.min(now_ms);
                 }
                 self.end_operations();
@@ -312,7 +316,7 @@ impl State {
                     let said = "Labels fingerprint either invalid or resource labels have changed";
                     return Err((412, "conditionNotMet", said.to_owned()));
                 }
-                Ok((LABELS_MS, Some((name.to_owned(), labels(&sent.body)?, before))))
+                Ok((self.labels_ms, Some((name.to_owned(), labels(&sent.body)?, before))))
             }
             "instances.attachDisk" => {
                 self.check_instance(sent, name)?;

@@ -75,6 +75,10 @@ struct State {
     denied: BTreeSet<&'static str>,
     failing: Vec<(&'static str, u16, String, String)>,
     is_metadata_gone: bool,
+    /// For how long an operation is not known.
+    operation_lag_ms: u64,
+    /// How long labels take to be set.
+    labels_ms: u64,
     calls: Calls<Sent>,
 }
 
@@ -106,6 +110,8 @@ impl FakeGce {
             denied: BTreeSet::new(),
             failing: Vec::new(),
             is_metadata_gone: false,
+            operation_lag_ms: 0,
+            labels_ms: calls::LABELS_MS,
             calls: Calls::default(),
         };
         state.rotate();
@@ -177,6 +183,16 @@ impl FakeGce {
     /// The next operation of this call is accepted, and fails.
     pub fn fail_operation(&self, call: &'static str, status: u16, code: &str, said: &str) {
         locked(&self.state).failing.push((call, status, code.to_owned(), said.to_owned()));
+    }
+
+    /// For how long an operation that was begun is not known.
+    pub fn set_operation_lag(&self, lag: Duration) {
+        locked(&self.state).operation_lag_ms = whole_ms(lag);
+    }
+
+    /// How long labels take to be set.
+    pub fn set_label_time(&self, time: Duration) {
+        locked(&self.state).labels_ms = whole_ms(time);
     }
 
     /// The next disk fails.
