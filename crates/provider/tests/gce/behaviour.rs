@@ -410,6 +410,26 @@ fn what_another_instance_has_is_left_alone_and_a_foreign_disk_of_the_name_is_not
 }
 
 #[test]
+fn what_another_instance_is_attaching_is_left_alone() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    // Of the same image, and so with the same owner.
+    let copy = account.open_as(GceConfig { instance: Some("copy".to_owned()), ..account.config() });
+    assert_eq!(copy.describe(&id).unwrap().state, VolumeState::Available);
+    provider.attach(&id).unwrap();
+    for answer in [copy.delete(&id), copy.detach(&id)] {
+        // Whoever has not asked for it does not see it before it is done, and Compute Engine refuses.
+        assert_ne!(answer, Ok(Change::Changed));
+    }
+    account.reaches(&provider, &id, VolumeState::Attached);
+    for answer in [copy.delete(&id), copy.detach(&id)] {
+        assert!(matches!(answer, Err(ProviderError::Conflict { .. })), "{answer:?}");
+    }
+    assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Attached);
+}
+
+#[test]
 fn what_was_so_a_moment_ago_deletes_nothing_that_is_in_use() {
     let account = Account::new(Settings::default());
     let (one, other) = (account.open(), account.open());
