@@ -268,6 +268,33 @@ fn what_has_lost_a_copy_is_not_replicated_until_it_is_there_again() {
     until("it is unmounted", || run(&["umount", &point]).status.success());
 }
 
+#[test]
+fn a_wait_ends_in_time_though_the_pool_does_not_answer() {
+    if !can_mount() {
+        return;
+    }
+    let mut pool = Apart::new();
+    let place = &pool.place;
+    let (point, target, path) = (place.text("mnt"), place.text("target"), place.text("mnt/file"));
+    let _two = pool.two();
+    done(&["mount", &pool.address, &point, "--target", &target, "--token", &pool.key]);
+    fs::write(&path, bytes(1, MIB)).unwrap();
+    let wait = |time: &str| run(&["pool", "wait", &path, "--state", "drained", "--timeout", time]);
+    assert!(wait("60 s").status.success());
+    // Once more, in no time: it is there.
+    assert!(wait("0 s").status.success());
+    drop(pool.manager);
+    let ended = wait("100 ms");
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{told}");
+    let expected = format!("the time is over, and the mount of {path} has not answered: see `surgetank pool status`");
+    assert!(told.contains(&expected), "{told}");
+    let address = pool.address.strip_prefix("pool://").unwrap();
+    (pool.manager, _) = Started::new(&["pool", "manager", "--directory", &place.text("pool"), "--listen", address]);
+    until("it answers again", || wait("60 s").status.success());
+    until("it is unmounted", || run(&["umount", &point]).status.success());
+}
+
 /// What starts a benefactor with a directory for its SSD.
 fn with_ssd(place: &Place, managers: &str, listen: &str, number: &str, more: &[&str]) -> Vec<String> {
     let (key, directory) = (place.text("pool/key"), place.text(&format!("ssd{number}")));

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -14,6 +15,8 @@ use surgetank_report::{Failure, output};
 
 use super::LOOK_AGAIN;
 
+/// What the first look may take in any case, so that a time of nothing asks how things are now.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Files of a state that are named at most.
 const NAMED: usize = 5;
 
@@ -58,61 +61,136 @@ struct Reached {
     states: BTreeMap<String, usize>,
 }
 
+/// What a look at all files has found.
+#[derive(Default)]
+struct Seen {
+    files: usize,
+    /// How many are in which state.
+    states: BTreeMap<String, usize>,
+    /// One that is on its way, and its state.
+    waiting: Option<(PathBuf, String)>,
+    /// Which do not get there, by their states.
+    never: BTreeMap<String, Vec<PathBuf>>,
+}
+
 impl Wait {
     pub fn run(&self) -> Result<(), Failure> {
-        let until = self.timeout.map(|timeout| Instant::now() + timeout.0);
-        let path = std::fs::canonicalize(&self.path).map_err(|error| {
-            Failure::Invalid(format!("{}: {error}: name a file that is there", self.path.display()))
-        })?;
-        if point::of(&path).is_none_or(|mount| !point::is_pool(&mount)) {
-            return Err(Failure::Invalid(format!(
-                "{} is not in a mounted staging pool: mount one with `surgetank mount`",
-                self.path.display()
-            )));
-        }
+        let began = Instant::now();
+        let looks = looks(self.path.clone(), self.state);
+        let mut last: Option<Seen> = None;
         loop {
-            let mut files = Vec::new();
-            collect(&path, &mut files).map_err(|error| Failure::Failed(format!("{}: {error}", self.path.display())))?;
-            let (mut waiting, mut never) = (None, BTreeMap::<String, Vec<&Path>>::new());
-            let mut states = BTreeMap::<String, usize>::new();
-            for file in &files {
-                let Some(state) = state(file)? else { continue };
-                *states.entry(state.clone()).or_default() += 1;
-                match (&*state, self.state) {
-                    ("drained", _) | ("replicated" | "draining", Wanted::Replicated) => {}
-                    ("staged" | "repairing" | "replicated" | "draining", _) => {
-                        waiting = waiting.or(Some((file, state)))
-                    }
-                    // The others are waited for all the same.
-                    _ => never.entry(state).or_default().push(file),
+            let look = match self.timeout {
+                Some(timeout) => {
+                    let most = if last.is_none() { timeout.0.max(FIRST_LOOK) } else { timeout.0 };
+                    looks.recv_timeout(most.saturating_sub(began.elapsed()))
                 }
-            }
-            let is_reached = waiting.is_none() && never.is_empty();
-            let answer = || match self.json {
-                true => output::print_json(&Reached { state: self.state, is_reached, files: files.len(), states }),
-                false => Ok(()),
+                None => looks.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
-            let Some((file, state)) = waiting else {
-                answer()?;
-                return if is_reached { Ok(()) } else { Err(Failure::Failed(told(&never, files.len()))) };
-            };
-            if until.is_some_and(|until| Instant::now() >= until) {
-                answer()?;
-                let never = if never.is_empty() { String::new() } else { format!("; {}", told(&never, files.len())) };
-                return Err(Failure::Failed(format!(
-                    "the time is over, and {} is {state}: wait longer, or see `surgetank pool status`{never}",
-                    line(&file.display().to_string())
-                )));
+            match look {
+                Ok(seen) => {
+                    let seen = seen?;
+                    if seen.waiting.is_none() {
+                        return self.answer(&seen);
+                    }
+                    last = Some(seen);
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(Failure::Failed("the look has failed".to_owned())),
+                Err(RecvTimeoutError::Timeout) => return Err(self.over(last)?),
             }
-            std::thread::sleep(LOOK_AGAIN);
         }
+    }
+
+    /// All files are there, or none is on its way any more.
+    fn answer(&self, seen: &Seen) -> Result<(), Failure> {
+        self.print(seen)?;
+        match seen.never.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::Failed(told(&seen.never, seen.files))),
+        }
+    }
+
+    /// The time is over; what was seen last.
+    fn over(&self, last: Option<Seen>) -> Result<Failure, Failure> {
+        let shown = |path: &Path| line(&path.display().to_string()).to_string();
+        let Some(seen) = last else {
+            let path = shown(&self.path);
+            let why =
+                format!("the time is over, and the mount of {path} has not answered: see `surgetank pool status`");
+            return Ok(Failure::Failed(why));
+        };
+        self.print(&seen)?;
+        let (file, state) = seen.waiting.unwrap_or_default();
+        let never = if seen.never.is_empty() { String::new() } else { format!("; {}", told(&seen.never, seen.files)) };
+        Ok(Failure::Failed(format!(
+            "the time is over, and {} is {state}: wait longer, or see `surgetank pool status`{never}",
+            shown(&file)
+        )))
+    }
+
+    fn print(&self, seen: &Seen) -> Result<(), Failure> {
+        if !self.json {
+            return Ok(());
+        }
+        output::print_json(&Reached {
+            state: self.state,
+            is_reached: seen.waiting.is_none() && seen.never.is_empty(),
+            files: seen.files,
+            states: seen.states.clone(),
+        })
     }
 }
 
+/// Looks again and again, on a thread of its own: while a pool does not answer, a call of its mount does not return.
+fn looks(path: PathBuf, wanted: Wanted) -> Receiver<Result<Seen, Failure>> {
+    let (tell, looks) = mpsc::channel();
+    std::thread::spawn(move || {
+        let full = match full(&path) {
+            Ok(full) => full,
+            Err(failure) => return drop(tell.send(Err(failure))),
+        };
+        while tell.send(look(&path, &full, wanted)).is_ok() {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    });
+    looks
+}
+
+/// The full path of what is in a mounted pool.
+fn full(path: &Path) -> Result<PathBuf, Failure> {
+    let full = std::fs::canonicalize(path)
+        .map_err(|error| Failure::Invalid(format!("{}: {error}: name a file that is there", path.display())))?;
+    match point::of(&full).is_some_and(|mount| point::is_pool(&mount)) {
+        true => Ok(full),
+        false => Err(Failure::Invalid(format!(
+            "{} is not in a mounted staging pool: mount one with `surgetank mount`",
+            path.display()
+        ))),
+    }
+}
+
+fn look(path: &Path, full: &Path, wanted: Wanted) -> Result<Seen, Failure> {
+    let (mut files, mut seen) = (Vec::new(), Seen::default());
+    collect(full, &mut files).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    seen.files = files.len();
+    for file in files {
+        let Some(state) = state(&file)? else { continue };
+        *seen.states.entry(state.clone()).or_default() += 1;
+        match (&*state, wanted) {
+            ("drained", _) | ("replicated" | "draining", Wanted::Replicated) => {}
+            ("staged" | "repairing" | "replicated" | "draining", _) => {
+                seen.waiting = seen.waiting.or(Some((file, state)))
+            }
+            // The others are waited for all the same.
+            _ => seen.never.entry(state).or_default().push(file),
+        }
+    }
+    Ok(seen)
+}
+
 /// Which files do not get there, of how many, and why, by their states.
-fn told(never: &BTreeMap<String, Vec<&Path>>, of: usize) -> String {
+fn told(never: &BTreeMap<String, Vec<PathBuf>>, of: usize) -> String {
     let name = |file: &Path| line(&file.display().to_string()).to_string();
-    let of_state = |(state, files): (&String, &Vec<&Path>)| {
+    let of_state = |(state, files): (&String, &Vec<PathBuf>)| {
         let mut names: Vec<String> = files.iter().take(NAMED).map(|file| name(file)).collect();
         if files.len() > NAMED {
             names.push(format!("and {} more", files.len() - NAMED));
@@ -181,9 +259,7 @@ mod tests {
     #[test]
     fn files_that_do_not_get_there_are_named_and_counted_with_a_remedy() {
         let paths: Vec<PathBuf> = (0..8).map(|number| PathBuf::from(format!("/m/{number}"))).collect();
-        let of = |state: &str, from: usize, to: usize| {
-            (state.to_owned(), paths[from..to].iter().map(PathBuf::as_path).collect::<Vec<_>>())
-        };
+        let of = |state: &str, from: usize, to: usize| (state.to_owned(), paths[from..to].to_vec());
         let one = told(&BTreeMap::from([of("torn", 0, 1)]), 1);
         assert!(
             one.starts_with("/m/0: its writer ended") && one.ends_with("write it again, or remove it (`rm`)"),
