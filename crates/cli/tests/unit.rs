@@ -28,11 +28,13 @@ fn the_unit_leaves_the_service_little() {
 
 #[test]
 fn the_units_of_a_pool_leave_its_parts_little_and_give_their_commands_what_they_take() {
-    for (part, exposure_max) in [("manager", "27"), ("benefactor", "25")] {
+    let parts = [("manager", "27", &["$STORE"][..]), ("benefactor", "25", &["$SSD", "$SCRUB", "$LEAVING"])];
+    for (part, exposure_max, takes) in parts {
         let unit = root().join(format!("packaging/systemd/surgetank-pool-{part}.service"));
         leaves_little(&unit, exposure_max);
         let text = std::fs::read_to_string(&unit).unwrap().replace("\\\n", " ");
         let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/surgetank ")).unwrap();
+        assert!(takes.iter().all(|name| line.split_whitespace().any(|word| word == *name)), "{line}");
         let set = [
             ("${MEMORY}", "16_GiB"),
             ("${MANAGERS}", "127.0.0.1:1"),
