@@ -1,6 +1,7 @@
 //! What clients and benefactors ask, but for operations.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
@@ -161,7 +162,11 @@ impl Manager {
             let root = Inode(id.0.into());
             let made = Mount { name: begin.name.clone(), target, durability, root };
             let times = Times::new(super::commits::now());
-            let node = Node { times, ..Node::new(Kind::Directory, id, None, (0o755, 0, 0)) };
+            // The root is the target's: whoever may enter that, and make files there, may do so in the mount.
+            let owner = std::fs::metadata(&made.target)
+                .map(|of| (of.mode() & 0o7777, of.uid(), of.gid()))
+                .map_err(|error| Refused::unavailable(format!("target `{}`: {error}", made.target)))?;
+            let node = Node { times, ..Node::new(Kind::Directory, id, None, owner) };
             let compares = vec![Compare::Absent(Key::Mount(id)), Compare::Absent(Key::Node(root))];
             let writes =
                 vec![Write::Put(Key::Mount(id), Value::Mount(made)), Write::Put(Key::Node(root), Value::Node(node))];

@@ -24,6 +24,25 @@ fn is_refused<T>(result: Result<T, Error>, with: &Refusal) -> bool {
 }
 
 #[test]
+fn the_root_of_a_mount_is_the_targets_when_it_is_mounted_first() {
+    run(async {
+        let pool = Pool::new(1, 1, 8);
+        let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(pool.target(), mode(0o2775)).unwrap();
+        let owned = chown(pool.target(), Some(7), Some(8)).is_ok();
+        std::fs::set_permissions(pool.target(), mode(0o2775)).unwrap();
+        let client = pool.client(1).await;
+        let owner = client.stat("").await.unwrap().owner;
+        let found = std::fs::metadata(pool.target()).unwrap();
+        assert_eq!(owner, (0o2775, found.uid(), found.gid()));
+        assert!(!owned || (owner.1, owner.2) == (7, 8));
+        // From then on it is the mount's own.
+        std::fs::set_permissions(pool.target(), mode(0o700)).unwrap();
+        assert_eq!(client.stat("").await.unwrap().owner, owner);
+    });
+}
+
+#[test]
 fn a_new_pool_over_an_old_target_has_everything() {
     run(async {
         let (big, small) = (bytes(1, 5 * MIB + 3), bytes(2, 100));
