@@ -1,7 +1,7 @@
 //! From the release of a volume to its deletion, with the proof that nothing on it counts.
 
 use surgetank_cache::EngineStage;
-use surgetank_model::volume::{Change, Transition, VolumeDescription, VolumeState, tag};
+use surgetank_model::volume::{Change, Transition, VolumeDescription, VolumeId, VolumeState, tag};
 use surgetank_policy::{Refusal, StepOutcome};
 
 use super::sighting::{Names, Sighting};
@@ -271,7 +271,9 @@ impl Rental {
     fn find_by_token(&mut self) -> Walked<bool> {
         let token = self.record.as_ref().map(|record| record.token.clone()).filter(|token| !token.is_empty());
         let Some(token) = token else { return Ok(false) };
-        if let Some(made) = self.names.made.clone().filter(|_| self.volume().is_none()) {
+        let on_record = self.volume();
+        let is_another = |made: &VolumeId| on_record.as_ref() != Some(made) && self.names.may_be_there(made);
+        if let Some(made) = self.names.made.clone().filter(is_another) {
             self.note(|record| record.volume = Some(made))?;
             return Ok(true);
         }
@@ -284,8 +286,7 @@ impl Rental {
         // What is found here is going to be deleted: that it bears the token is not left to the provider's filter.
         let is_ours = |volume: &VolumeDescription| volume.tags.get(tag::TOKEN) == Some(&token);
         // Listings lag behind, and may show what is gone already.
-        let may_be_there = |volume: &VolumeDescription| self.names.may_be_there(&volume.id);
-        let is_left = |volume: &VolumeDescription| may_be_there(volume) && volume.state != VolumeState::Deleting;
+        let is_left = |volume: &VolumeDescription| self.names.may_be_there(&volume.id);
         let found = listed.into_iter().find(|volume| is_ours(volume) && is_left(volume));
         let Some(found) = found else { return Ok(false) };
         // The next listing may not show it, and a record that could not be written may be durable all the same.
@@ -323,7 +324,7 @@ impl Rental {
 #[cfg(test)]
 mod tests {
     use surgetank_model::Instant;
-    use surgetank_model::volume::{Tags, VolumeId};
+    use surgetank_model::volume::{ProviderError, Tags};
     use surgetank_policy::{Step, StepId};
 
     use super::*;
@@ -356,5 +357,28 @@ mod tests {
         rental.proof_discarded(discarded);
         let delete = Call::ChangeState(VolumeId("a".to_owned()), Transition::Delete);
         assert_eq!(deletes(&mut rental), Some(Ask::Provider(delete)));
+    }
+
+    #[test]
+    fn another_volume_of_the_token_that_a_listing_has_shown_is_not_forgotten_though_it_could_not_be_recorded() {
+        let mut rental = rented(RentalStage::Deleting, true);
+        let twin = VolumeDescription {
+            id: VolumeId("b".to_owned()),
+            ..described(VolumeState::Deleting, Tags::from([(tag::TOKEN.to_owned(), "t".to_owned())]))
+        };
+        let a_is_gone = |rental: &mut Rental| {
+            rental.begin(NOW, StepId(1), Step::Delete, None);
+            assert_eq!(answers(rental, Answer::Owner(Ok(OwnerRecord::default()))), Ask::Owner);
+            answers(rental, Answer::Described(Err(ProviderError::NotFound(VolumeId("a".to_owned())))));
+        };
+        a_is_gone(&mut rental);
+        let asked = answers(&mut rental, Answer::Listed(Ok(vec![twin])));
+        assert!(matches!(asked, Ask::Provider(Call::List { .. })), "{asked:?}");
+        answers(&mut rental, Answer::Persisted(Err("no room".to_owned())));
+        assert!(matches!(rental.next_ended(), Some(Ended::Step(_, StepOutcome::Refused(_)))));
+        a_is_gone(&mut rental);
+        let asked = rental.next_ask().map(|(_, ask)| ask);
+        let Some(Ask::Persist(Some(record))) = asked else { panic!("{asked:?}") };
+        assert_eq!(record.volume, Some(VolumeId("b".to_owned())));
     }
 }
