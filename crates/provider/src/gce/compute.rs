@@ -26,8 +26,8 @@ const ENDPOINT: &str = "https://compute.googleapis.com";
 const PAGE: u32 = 500;
 /// More pages of a list than this come from no project that surgetank can serve.
 const PAGES_MAX: usize = 1000;
-/// How long an operation is waited for that has to end within a call.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long an operation is waited for at a time: the service holds who waits for up to two minutes.
+const WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Where volumes are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -308,11 +308,13 @@ impl Compute {
         }
     }
 
-    /// The same; it answers when the operation has ended, or when it does not want to wait any longer. It is not waited for long.
+    /// The same; it answers when the operation has ended, or when it does not want to wait any longer. `None`: it is not known yet, or
+    /// nobody has answered in time.
     pub fn wait(&self, name: &str) -> Result<Option<Operation>, Failure> {
         match self.ask_by(&self.waiting, &Method::POST, &format!("operations/{name}/wait"), None) {
             Ok(body) => Ok(Some(Operation::read_as(name, &body)?)),
             Err(Failure::Refused(refusal)) if refusal.is_absent() => Ok(None),
+            Err(Failure::Other(ProviderError::Transient(_))) => Ok(None),
             Err(failure) => Err(failure),
         }
     }

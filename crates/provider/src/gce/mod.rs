@@ -13,6 +13,7 @@ mod login;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use surgetank_model::Bytes;
@@ -33,6 +34,9 @@ use known::{Known, Pending, pending_of};
 
 /// How often labels are read again when somebody else has changed them.
 const CONFLICTS_MAX: usize = 5;
+/// How long an operation is waited for that has to end within a call, and how often it is asked for. Whoever calls waits for little longer.
+const FINISHED_WITHIN: Duration = Duration::from_secs(2);
+const FINISHED_LOOK: Duration = Duration::from_millis(200);
 
 /// Disks of a zone of a project.
 pub struct GceProvider {
@@ -240,10 +244,13 @@ impl GceProvider {
 
     /// Waits for an operation that has to end within the call. One that takes long is no reason to hold the caller, who asks again.
     fn finish(&self, operation: Operation) -> Result<(), Failure> {
-        let ended = match operation.ended {
-            None => self.compute.wait(&operation.name)?.and_then(|operation| operation.ended),
-            ended => ended,
-        };
+        let (began, mut ended) = (Instant::now(), operation.ended);
+        while ended.is_none() && began.elapsed() < FINISHED_WITHIN {
+            ended = self.compute.wait(&operation.name)?.and_then(|operation| operation.ended);
+            if ended.is_none() {
+                std::thread::sleep(FINISHED_LOOK);
+            }
+        }
         match ended {
             Some(ended) => ended.map_err(Failure::Refused),
             None => Err(Failure::Other(ProviderError::Transient(format!(
