@@ -18,7 +18,8 @@ fn a_checkpoint_through_the_pool_loses_nothing_and_leaves_nothing() {
     }
     assert!(found["modes"]["pool"]["drain_s"].as_f64().unwrap() > 0.0);
     let at_target = found["modes"]["pool"]["at_target"].as_array().unwrap();
-    assert!(at_target.last().unwrap()[1].as_f64().unwrap() >= 64.0, "the slow volume has all of it: {at_target:?}");
+    // A sum of many parts, which differs from 64 by their roundings.
+    assert!(at_target.last().unwrap()[1].as_f64().unwrap() > 63.99, "the slow volume has all of it: {at_target:?}");
     assert!(place.page().contains("<svg"));
     assert!(place.page().contains("every byte was read back and matched"));
     place.assert_nothing_is_left();
