@@ -99,7 +99,7 @@ impl Filesystem for PoolFilesystem {
 
     fn setattr(
         &self,
-        request: &Request,
+        _request: &Request,
         inode: INodeNo,
         mode: Option<u32>,
         user: Option<u32>,
@@ -123,7 +123,7 @@ impl Filesystem for PoolFilesystem {
             modified: modified.map(nanoseconds),
         };
         let change = Change { size, attributes, handle: handle.map(|handle| handle.0) };
-        self.answer(request, reply, async move |tree, reply| reply.node(&tree, tree.set(inode, change).await));
+        self.answer_when_done(reply, async move |tree, reply| reply.node(&tree, tree.set(inode, change).await));
     }
 
     fn readlink(&self, request: &Request, inode: INodeNo, reply: ReplyData) {
@@ -145,11 +145,11 @@ impl Filesystem for PoolFilesystem {
     ) {
         let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
         if let Some(special) = special(mode, device) {
-            return self.answer(request, reply, async move |tree, reply| {
+            return self.answer_when_done(reply, async move |tree, reply| {
                 reply.node(&tree, tree.make_special(parent, &name, special, owner).await);
             });
         }
-        self.answer(request, reply, async move |tree, reply| {
+        self.answer_when_done(reply, async move |tree, reply| {
             let made = tree.create((parent, &name), owner, (true, false)).await;
             let closed = match &made {
                 Ok((_, opened)) => tree.sync(opened.handle).await,
@@ -164,32 +164,32 @@ impl Filesystem for PoolFilesystem {
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
-        self.answer(request, reply, async move |tree, reply| {
+        self.answer_when_done(reply, async move |tree, reply| {
             reply.node(&tree, tree.make_directory(parent, &name, owner).await)
         });
     }
 
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.answer(request, reply, async move |tree, reply| reply.done(tree.unlink(parent, &name).await));
+        self.answer_when_done(reply, async move |tree, reply| reply.done(tree.unlink(parent, &name).await));
     }
 
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.answer(request, reply, async move |tree, reply| reply.done(tree.remove_directory(parent, &name).await));
+        self.answer_when_done(reply, async move |tree, reply| reply.done(tree.remove_directory(parent, &name).await));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, to: &Path, reply: ReplyEntry) {
         let (name, to) = (name.to_owned(), to.as_os_str().as_bytes().to_vec());
         let owner = (0o777, request.uid(), request.gid());
-        self.answer(request, reply, async move |tree, reply| {
+        self.answer_when_done(reply, async move |tree, reply| {
             reply.node(&tree, tree.make_link(parent, &name, to, owner).await)
         });
     }
 
     fn rename(
         &self,
-        request: &Request,
+        _request: &Request,
         parent: INodeNo,
         name: &OsStr,
         to_parent: INodeNo,
@@ -202,20 +202,20 @@ impl Filesystem for PoolFilesystem {
         }
         let (name, to_name) = (name.to_owned(), to_name.to_owned());
         let replace = !flags.contains(RenameFlags::RENAME_NOREPLACE);
-        self.answer(request, reply, async move |tree, reply| {
+        self.answer_when_done(reply, async move |tree, reply| {
             reply.done(tree.rename((parent, &name), (to_parent, &to_name), replace).await);
         });
     }
 
-    fn link(&self, request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_owned();
-        self.answer(request, reply, async move |tree, reply| reply.node(&tree, tree.link(inode, parent, &name).await));
+        self.answer_when_done(reply, async move |tree, reply| reply.node(&tree, tree.link(inode, parent, &name).await));
     }
 
-    fn open(&self, request: &Request, inode: INodeNo, with: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _request: &Request, inode: INodeNo, with: OpenFlags, reply: ReplyOpen) {
         let writes = with.acc_mode() != OpenAccMode::O_RDONLY;
         let truncate = with.0 & libc::O_TRUNC != 0;
-        self.answer(request, reply, async move |tree, reply| {
+        self.answer_when_done(reply, async move |tree, reply| {
             match (tree.open(inode, writes, truncate).await, reply.take()) {
                 (Ok(opened), Some(reply)) => reply.opened(FileHandle(opened.handle), flags(&opened)),
                 (Ok(opened), None) => tree.release(opened.handle).await,
@@ -237,7 +237,7 @@ impl Filesystem for PoolFilesystem {
     ) {
         let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
         let how = (with & libc::O_EXCL != 0, with & libc::O_TRUNC != 0);
-        self.answer(request, reply, async move |tree, reply| {
+        self.answer_when_done(reply, async move |tree, reply| {
             match (tree.create((parent, &name), owner, how).await, reply.take()) {
                 (Ok((attributes, opened)), Some(reply)) => {
                     tree.numbers.given(&attributes);
@@ -291,7 +291,7 @@ impl Filesystem for PoolFilesystem {
 
     fn flush(&self, request: &Request, inode: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         let process = request.pid();
-        self.answer(request, reply, async move |tree, reply| {
+        self.answer_when_done(reply, async move |tree, reply| {
             let is_open = || descriptors::have(process, inode.0);
             reply.done(tree.flush(handle.0, Some(owner.0), is_open).await);
         });
@@ -359,13 +359,8 @@ impl Filesystem for PoolFilesystem {
         let Ok(lock) = lock(kind) else { return reply.error(Errno::EINVAL) };
         let (range, waits) = (Range { first, last }, waits.then(|| request.pid()));
         let ask = Ask { inode, handle: handle.0, owner: owner.0, range, lock, process, waits };
-        self.answer(request, reply, async move |tree, reply| {
-            match (tree.lock(ask).await, reply.take()) {
-                (Ok(()), Some(reply)) => reply.ok(),
-                (Err(errno), Some(reply)) => reply.error(errno),
-                // Nobody has what was locked for a program that has been killed meanwhile.
-                (_, None) => drop(tree.lock(Ask { lock: None, waits: None, ..ask }).await),
-            }
+        self.answer_when_done(reply, async move |tree, reply| {
+            reply.done(tree.lock(ask).await);
         });
     }
 
@@ -506,7 +501,7 @@ impl Filesystem for PoolFilesystem {
 
     fn fallocate(
         &self,
-        request: &Request,
+        _request: &Request,
         _inode: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -515,7 +510,7 @@ impl Filesystem for PoolFilesystem {
         reply: ReplyEmpty,
     ) {
         let Some(how) = Allocate::of(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.answer(request, reply, async move |tree, reply| {
+        self.answer_when_done(reply, async move |tree, reply| {
             reply.done(tree.allocate(handle.0, (offset, length), how).await)
         });
     }

@@ -35,7 +35,6 @@ const IDLE: Duration = Duration::from_secs(1);
 const CLOSING: Duration = Duration::from_millis(100);
 
 /// What a program asks for.
-#[derive(Clone, Copy)]
 pub(crate) struct Ask {
     pub(crate) inode: INodeNo,
     pub(crate) handle: u64,

@@ -108,6 +108,24 @@ impl PoolFilesystem {
         reply: R,
         work: impl FnOnce(Arc<Tree>, Answer<R>) -> F,
     ) {
+        self.carry_out(Some(request.pid()), reply, work);
+    }
+
+    /// The same for what must not take place after its program has ended, such as a change of names: that waits, though it was killed.
+    pub(super) fn answer_when_done<R: Reply, F: Future<Output = ()> + Send + 'static>(
+        &self,
+        reply: R,
+        work: impl FnOnce(Arc<Tree>, Answer<R>) -> F,
+    ) {
+        self.carry_out(None, reply, work);
+    }
+
+    fn carry_out<R: Reply, F: Future<Output = ()> + Send + 'static>(
+        &self,
+        asks: Option<u32>,
+        reply: R,
+        work: impl FnOnce(Arc<Tree>, Answer<R>) -> F,
+    ) {
         let _entered = self.runtime.enter();
         let answer = Answer(Arc::new(Mutex::new(Some(reply))));
         let mut work = Box::pin(work(Arc::clone(&self.tree), Answer(Arc::clone(&answer.0))));
@@ -115,12 +133,13 @@ impl PoolFilesystem {
         match std::panic::catch_unwind(AssertUnwindSafe(poll)) {
             Ok(Poll::Ready(())) => {}
             Ok(Poll::Pending) => {
-                let asks = request.pid();
                 drop(self.runtime.spawn(async move {
-                    tokio::select! {
-                        biased;
-                        () = &mut work => return,
-                        () = killed(asks) => answer.error(Errno::EINTR),
+                    if let Some(thread) = asks {
+                        tokio::select! {
+                            biased;
+                            () = &mut work => return,
+                            () = killed(thread) => answer.error(Errno::EINTR),
+                        }
                     }
                     work.await;
                 }));

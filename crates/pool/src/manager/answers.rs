@@ -162,9 +162,9 @@ impl Manager {
             let root = Inode(id.0.into());
             let made = Mount { name: begin.name.clone(), target, durability, root };
             let times = Times::new(super::commits::now());
-            // The root is the target's: whoever may enter that, and make files there, may do so in the mount.
+            // The root is the target's owner's; others write there once it is said of the mount.
             let owner = std::fs::metadata(&made.target)
-                .map(|of| (of.mode() & 0o7777, of.uid(), of.gid()))
+                .map(|of| (of.mode() & 0o705, of.uid(), of.gid()))
                 .map_err(|error| Refused::unavailable(format!("target `{}`: {error}", made.target)))?;
             let node = Node { times, ..Node::new(Kind::Directory, id, None, owner) };
             let compares = vec![Compare::Absent(Key::Mount(id)), Compare::Absent(Key::Node(root))];
