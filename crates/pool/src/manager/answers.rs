@@ -164,7 +164,7 @@ impl Manager {
             let times = Times::new(super::commits::now());
             // The root is the target's owner's; others write there once it is said of the mount.
             let owner = std::fs::metadata(&made.target)
-                .map(|of| (of.mode() & 0o705, of.uid(), of.gid()))
+                .map(|of| (of.mode() & 0o755, of.uid(), of.gid()))
                 .map_err(|error| Refused::unavailable(format!("target `{}`: {error}", made.target)))?;
             let node = Node { times, ..Node::new(Kind::Directory, id, None, owner) };
             let compares = vec![Compare::Absent(Key::Mount(id)), Compare::Absent(Key::Node(root))];
