@@ -216,12 +216,8 @@ impl Filesystem for PoolFilesystem {
         let writes = with.acc_mode() != OpenAccMode::O_RDONLY;
         let truncate = with.0 & libc::O_TRUNC != 0;
         self.answer_when_done(reply, async move |tree, reply| {
-            match (tree.open(inode, writes, truncate).await, reply.take()) {
-                (Ok(opened), Some(reply)) => reply.opened(FileHandle(opened.handle), flags(&opened)),
-                (Ok(opened), None) => tree.release(opened.handle).await,
-                (Err(errno), Some(reply)) => reply.error(errno),
-                (Err(_), None) => {}
-            }
+            let opened = tree.open(inode, writes, truncate).await;
+            reply.with(opened, |reply, opened| reply.opened(FileHandle(opened.handle), flags(&opened)));
         });
     }
 
@@ -238,15 +234,11 @@ impl Filesystem for PoolFilesystem {
         let (name, owner) = (name.to_owned(), (mode & 0o7777, request.uid(), request.gid()));
         let how = (with & libc::O_EXCL != 0, with & libc::O_TRUNC != 0);
         self.answer_when_done(reply, async move |tree, reply| {
-            match (tree.create((parent, &name), owner, how).await, reply.take()) {
-                (Ok((attributes, opened)), Some(reply)) => {
-                    tree.numbers.given(&attributes);
-                    reply.created(&LIVE, &attributes, Generation(0), FileHandle(opened.handle), flags(&opened));
-                }
-                (Ok((_, opened)), None) => tree.release(opened.handle).await,
-                (Err(errno), Some(reply)) => reply.error(errno),
-                (Err(_), None) => {}
-            }
+            let created = tree.create((parent, &name), owner, how).await;
+            reply.with(created, |reply, (attributes, opened)| {
+                tree.numbers.given(&attributes);
+                reply.created(&LIVE, &attributes, Generation(0), FileHandle(opened.handle), flags(&opened));
+            });
         });
     }
 
@@ -359,9 +351,7 @@ impl Filesystem for PoolFilesystem {
         let Ok(lock) = lock(kind) else { return reply.error(Errno::EINVAL) };
         let (range, waits) = (Range { first, last }, waits.then(|| request.pid()));
         let ask = Ask { inode, handle: handle.0, owner: owner.0, range, lock, process, waits };
-        self.answer_when_done(reply, async move |tree, reply| {
-            reply.done(tree.lock(ask).await);
-        });
+        self.answer_when_done(reply, async move |tree, reply| reply.done(tree.lock(ask).await));
     }
 
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

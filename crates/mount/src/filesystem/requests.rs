@@ -57,7 +57,7 @@ pub(super) struct Answer<R>(Arc<Mutex<Option<R>>>);
 
 impl<R: Reply> Answer<R> {
     /// `None`: it has been given.
-    pub(super) fn take(&self) -> Option<R> {
+    fn take(&self) -> Option<R> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -132,18 +132,16 @@ impl PoolFilesystem {
         let poll = || work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         match std::panic::catch_unwind(AssertUnwindSafe(poll)) {
             Ok(Poll::Ready(())) => {}
-            Ok(Poll::Pending) => {
-                drop(self.runtime.spawn(async move {
-                    if let Some(thread) = asks {
-                        tokio::select! {
-                            biased;
-                            () = &mut work => return,
-                            () = killed(thread) => answer.error(Errno::EINTR),
-                        }
+            Ok(Poll::Pending) => drop(self.runtime.spawn(async move {
+                if let Some(thread) = asks {
+                    tokio::select! {
+                        biased;
+                        () = &mut work => return,
+                        () = killed(thread) => answer.error(Errno::EINTR),
                     }
-                    work.await;
-                }));
-            }
+                }
+                work.await;
+            })),
             // As in a task of the runtime: who asked gets EIO from what is dropped, and the file system goes on.
             Err(_) => tracing::error!("a request of the kernel has failed by a fault of this program"),
         }

@@ -10,12 +10,16 @@ use crate::fixture::{FUSE, LONG, MIB, Mounted, Pool, bytes, can_mount, pool, sam
 /// How long calls wait: longer than this file's tests do.
 const NEVER: Duration = Duration::from_secs(3 * LONG.as_secs());
 
-/// A pool whose sessions outlast their managers.
-fn lasting() -> Pool {
+/// A pool whose sessions outlast their managers, and a mount of it; `None`: this machine cannot mount.
+fn lasting() -> Option<(Pool, Mounted)> {
+    if !can_mount() {
+        return None;
+    }
     let mut pool = pool(2, 48);
     pool.session = LONG;
     pool.restart_manager(0);
-    pool
+    let mounted = Mounted::with_timeout(&pool, 1, NEVER);
+    Some((pool, mounted))
 }
 
 fn ends(what: &str, mut program: Child) {
@@ -25,11 +29,7 @@ fn ends(what: &str, mut program: Child) {
 
 #[test]
 fn a_program_that_is_killed_ends_though_nobody_answers() {
-    if !can_mount() {
-        return;
-    }
-    let mut pool = lasting();
-    let mounted = Mounted::with_timeout(&pool, 1, NEVER);
+    let Some((mut pool, mounted)) = lasting() else { return };
     let content = bytes(1, MIB);
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
         let at = |name: &str| mounted.at(&format!("{name}{}", signal.as_raw())).display().to_string();
@@ -58,11 +58,7 @@ fn a_program_that_is_killed_ends_though_nobody_answers() {
 
 #[test]
 fn a_program_that_ends_by_itself_waits_until_its_files_are_closed() {
-    if !can_mount() {
-        return;
-    }
-    let mut pool = lasting();
-    let mounted = Mounted::with_timeout(&pool, 1, NEVER);
+    let Some((mut pool, mounted)) = lasting() else { return };
     let file = mounted.at("file");
     let script = format!("exec 3> {}; read line; echo $line >&3; exit 0", file.display());
     let mut program = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
