@@ -1,7 +1,6 @@
 //! A device that the kernel of a guest maps.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use surgetank_daemon::Config;
 
@@ -46,13 +45,4 @@ pub fn map(running: &Running) -> String {
 pub fn calm(machine: &Machine, running: &Running) {
     rounds::deletes_everything(machine, running);
     eventually("the kernel serves alone", || map(running) == "straight");
-}
-
-/// Tells when it is dropped that it is over, also by a panic.
-pub struct Ends<'a>(pub &'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

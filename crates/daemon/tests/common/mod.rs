@@ -18,6 +18,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Request};
@@ -152,6 +153,15 @@ pub fn images(directory: &Path) -> Vec<PathBuf> {
         Ok(_) | Err(_) => Vec::new(),
     };
     entries.filter_map(Result::ok).flat_map(found).collect()
+}
+
+/// Tells the threads of a test when it is dropped that it is over, also by a panic: a scope waits for them.
+pub struct Ends<'a>(pub &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Waits until something holds.

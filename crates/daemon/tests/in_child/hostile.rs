@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::child::Running;
-use crate::common::{MIB, Machine, Nbd, Shape, pattern};
+use crate::common::{Ends, MIB, Machine, Nbd, Shape, pattern};
 use surgetank_model::random::Random;
 use surgetank_nbd::wire::{self, RequestHeader, command};
 
@@ -190,6 +190,7 @@ fn a_good_client_is_served_beside_hostile_ones() {
     let (over, attacks) = (AtomicBool::new(false), AtomicU64::new(0));
     let process = running.child.id();
     let (hostile, memory) = std::thread::scope(|scope| {
+        let is_over = Ends(&over);
         let (over, attacks) = (&over, &attacks);
         for number in 0..12 {
             scope.spawn(move || {
@@ -225,7 +226,7 @@ fn a_good_client_is_served_beside_hostile_ones() {
             })
         });
         let hostile = use_well(&mut good, lasts, &mut versions);
-        over.store(true, Ordering::Relaxed);
+        drop(is_over);
         others.into_iter().for_each(|other| other.join().unwrap());
         (hostile, watcher.join().unwrap())
     });

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::child::Running;
-use crate::common::mapped::{self, CALM, Ends, MAPPED, SLOW};
-use crate::common::{Machine, eventually, guest, mounted};
+use crate::common::mapped::{self, CALM, MAPPED, SLOW};
+use crate::common::{Ends, Machine, eventually, guest, mounted};
 use lab::power_cut::{self, Acks, BLOCK, Fault, LossyDisk, Lost, Server, Stretch, acks};
 use lab::{Disk, Guest, Interrupt, Lab, Media, Plan, messages};
 use serde::{Deserialize, Serialize};

@@ -16,7 +16,7 @@ use crate::common::guest;
 use crate::common::mounted::{self, Mounted};
 use crate::common::rounds::{self, Histogram, Seen};
 use crate::common::writers::{Counts, Writer};
-use crate::common::{Machine, eventually, pattern};
+use crate::common::{Ends, Machine, eventually, pattern};
 use surgetank_daemon::{DevicePhase, Request};
 use surgetank_model::random::Random;
 
@@ -257,15 +257,6 @@ fn guest_kills_under_writers() {
     );
     if kills >= 20 {
         moments.are_telling();
-    }
-}
-
-/// Tells when it is dropped that it is over, also by a panic.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{MIB, Machine, Nbd, Shape, TIMEOUT, connect, pattern};
+use crate::common::{Ends, MIB, Machine, Nbd, Shape, TIMEOUT, connect, pattern};
 use surgetank_daemon::Daemon;
 use surgetank_nbd::wire::command;
 
@@ -74,6 +74,7 @@ fn who_reads_a_lot_shares_with_who_reads_a_little() {
     let daemon = start(&machine);
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let is_over = Ends(&ended);
         let readers: Vec<_> = (0..4)
             .map(|_| {
                 let (mut reader, ended) = (connect(&machine, "data"), &ended);
@@ -89,7 +90,7 @@ fn who_reads_a_lot_shares_with_who_reads_a_little() {
         for number in 0..256 {
             good.read(number * 4096, 4096).unwrap();
         }
-        ended.store(true, Ordering::Relaxed);
+        drop(is_over);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
     daemon.stop();

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{Machine, Shape, eventually, pattern, status};
+use crate::common::{Ends, Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Client, Config, Daemon, DevicePhase, Request};
 
 const MIB: u64 = 1 << 20;
@@ -96,6 +96,7 @@ fn a_budget_ends_a_boost_that_is_rewritten_all_the_time() {
     let mut waited = false;
     std::thread::scope(|scope| {
         let ended = &ended;
+        let is_over = Ends(ended);
         let writer = scope.spawn(move || {
             let mut versions = [0; 24];
             for number in 1.. {
@@ -114,7 +115,7 @@ fn a_budget_ends_a_boost_that_is_rewritten_all_the_time() {
             waited |= status.reason.is_some_and(|why| why.contains("writes over what is not drained yet wait"));
             status.phase == DevicePhase::Idle
         });
-        ended.store(true, Ordering::Relaxed);
+        drop(is_over);
         let (mut nbd, versions) = writer.join().unwrap();
         for (place, version) in (0..).zip(versions) {
             assert!(nbd.read(place * MIB, MIB as usize).unwrap() == pattern(place * MIB, version, MIB as usize));

@@ -4,8 +4,10 @@
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
 
-use crate::common::{MIB, Machine, connect, eventually, pattern, status};
+use crate::common::{Ends, MIB, Machine, connect, pattern, status};
 use surgetank_daemon::read_caches::status::ShareStatus;
 use surgetank_daemon::{Config, Daemon};
 use surgetank_model::random::Random;
@@ -15,7 +17,12 @@ const SIZE: u64 = 64 * MIB;
 /// What the machine has for both: an equal part is smaller than a hot spot.
 const CACHE: u64 = 24 * MIB;
 const HOT: u64 = 16 * MIB;
-const BLOCK: u64 = 4096;
+const BLOCK: u64 = 16 << 10;
+/// Of the hot spot, until it is in the cache: more than ten times what it takes. How long they take is the machine's.
+const READS_MAX: u64 = 1 << 15;
+/// Of each backing volume, a second: so few that a read of it takes longer than one of the cache on the busiest machine. Else nobody has
+/// anything of a larger part.
+const IOPS: u32 = 200;
 
 fn config(machine: &Machine) -> Config {
     let root = machine.directory.path().display();
@@ -32,7 +39,7 @@ fn config(machine: &Machine) -> Config {
         }
         text += &format!(
             "[device.{name}]\nbacking = \"{root}/{name}\"\nexport = \"nbd\"\nthrottle = true\n\
-             backing_limits = {{ bandwidth = \"400 MiB/s\", iops = \"1000 IOPS\" }}\n\
+             backing_limits = {{ bandwidth = \"400 MiB/s\", iops = \"{IOPS} IOPS\" }}\n\
              [device.{name}.read_cache]\nvolume_type = \"tiny\"\nmembers = 1\nmember_size = \"32 MiB\"\nthrottle = false\n"
         );
     }
@@ -49,8 +56,8 @@ fn on_disk(machine: &Machine) -> u64 {
     volumes.filter(std::fs::Metadata::is_file).map(|file| (file.blocks() * 512).saturating_sub(16 << 10)).sum()
 }
 
-/// Reads a device until it is over: all of it in turn, or at random a part that comes from the number of bytes.
-fn read(machine: &Machine, device: &str, hot: &AtomicU64, over: &AtomicBool) {
+/// Reads a device until it is over, and counts: all of it in turn, or at random a part that comes from the number of bytes.
+fn read(machine: &Machine, device: &str, (hot, reads): (&AtomicU64, &AtomicU64), over: &AtomicBool) {
     let (mut nbd, mut random, mut turn) = (connect(machine, device), Random::from_seed(7), 0);
     while !over.load(Ordering::Relaxed) {
         let at = match hot.load(Ordering::Relaxed) {
@@ -64,6 +71,7 @@ fn read(machine: &Machine, device: &str, hot: &AtomicU64, over: &AtomicBool) {
             nbd.read(at, BLOCK as usize).unwrap() == pattern(at, 1, BLOCK as usize),
             "{device} reads something else"
         );
+        reads.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -73,25 +81,33 @@ fn the_share_of_a_cache_follows_the_hot_spot() {
     let daemon = Daemon::start(config(&machine)).unwrap();
     let fair = share(&daemon, "a");
     assert_eq!((fair.size_gib * 1024.0, fair.fair_gib * 1024.0), (12.0, 12.0));
-    let (over, hot) = (AtomicBool::new(false), [AtomicU64::new(HOT), AtomicU64::new(0)]);
+    let (over, hot, reads) = (AtomicBool::new(false), [HOT, 0].map(AtomicU64::new), [0, 0].map(AtomicU64::new));
     std::thread::scope(|scope| {
-        for (device, hot) in ["a", "b"].into_iter().zip(&hot) {
+        let _over = Ends(&over);
+        let readers = ["a", "b"].into_iter().zip(hot.iter().zip(&reads)).map(|(device, of)| {
             let (machine, over) = (&machine, &over);
-            scope.spawn(move || read(machine, device, hot, over));
-        }
+            scope.spawn(move || read(machine, device, of, over))
+        });
+        let readers: Vec<_> = readers.collect();
         for (most, least) in [("a", "b"), ("b", "a")] {
             let of = |name| hot[usize::from(name == "b")].store(if name == most { HOT } else { 0 }, Ordering::Relaxed);
             ["a", "b"].into_iter().for_each(of);
-            eventually(&format!("{most} has most of the cache"), || {
+            let so_far = || reads[usize::from(most == "b")].load(Ordering::Relaxed);
+            let begun = so_far();
+            loop {
                 let (larger, smaller) = (share(&daemon, most), share(&daemon, least));
                 let together = (larger.size_gib + smaller.size_gib) * 1024.0;
                 assert!(together <= 24.0, "{larger:?} {smaller:?}");
                 let on_disk = on_disk(&machine);
                 assert!(on_disk <= CACHE, "{on_disk} bytes are on disk");
-                larger.size_gib * 1024.0 >= 15.0 && larger.slo_met.is_some()
-            });
+                if larger.size_gib * 1024.0 >= 15.0 && larger.slo_met.is_some() {
+                    break;
+                }
+                assert!(!readers.iter().any(ScopedJoinHandle::is_finished), "a reader has ended");
+                assert!(so_far() - begun < READS_MAX, "{most} does not get most of the cache: {larger:?} {smaller:?}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
-        over.store(true, Ordering::Relaxed);
     });
     daemon.stop();
 }

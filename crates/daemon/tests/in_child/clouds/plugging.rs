@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use surgetank_model::Bytes;
 use surgetank_provider::qemu::Qmp;
 
-use crate::common::eventually;
+use crate::common::{Ends, eventually};
 
 /// How often a disk that is released is looked for.
 const LOOKS_MAX: u32 = 600;
@@ -87,9 +87,8 @@ impl GuestsQemu {
                     std::thread::sleep(Duration::from_millis(20));
                 }
             });
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(done));
-            is_done.store(true, Ordering::Relaxed);
-            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            let _over = Ends(&is_done);
+            done()
         })
     }
 
