@@ -23,6 +23,8 @@ pub struct Pace {
     pub devices: usize,
     /// For how long a daemon lives, at least and at most.
     pub generation: (Duration, Duration),
+    /// How often a daemon passes a step at most before it is killed there.
+    pub passes: u64,
     /// How long a step of a rental may take, and after which pauses it is tried again.
     pub step: Duration,
     pub retry: (Duration, Duration),
@@ -39,6 +41,7 @@ impl Pace {
             return Self {
                 devices: 16,
                 generation: (ms(200), ms(1000)),
+                passes: 16,
                 step: ms(150),
                 retry: (ms(5), ms(20)),
                 settle: TIMEOUT,
@@ -48,7 +51,9 @@ impl Pace {
         }
         Self {
             devices: 8,
-            generation: (ms(1000), ms(6000)),
+            // Most calls come to nothing in a second: one that is killed sooner has rented nothing.
+            generation: (ms(2000), ms(15_000)),
+            passes: 32,
             step: ms(10_000),
             retry: (ms(100), ms(400)),
             settle: TIMEOUT * 4,

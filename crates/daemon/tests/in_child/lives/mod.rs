@@ -187,7 +187,7 @@ impl Group {
         ];
         let mut random = Random::from_seed(seed);
         let point = POINTS[random.below(POINTS.len() as u64) as usize];
-        let crash_at = random.chance(0.8).then(|| format!("{point}:{}", 1 + random.below(self.pace.devices as u64)));
+        let crash_at = random.chance(0.8).then(|| format!("{point}:{}", 1 + random.below(self.pace.passes)));
         let (least, most) = self.pace.generation;
         let most = least + Duration::from_millis(random.below((most - least).as_millis() as u64));
         let logged = || std::fs::metadata(self.machine.path("calls")).map_or(0, |file| file.len());
