@@ -1,6 +1,7 @@
-//! A pool whose benefactors take in 128 MiB/s each: as many writers as benefactors, each with a file of its own; and, with `--target DIR`,
-//! checkpoints straight to a slow file system and through a pool in front of it, the second of them while the first is drained. One
-//! JSON document; `make bench ARGS=pool` has the bars.
+//! A pool whose benefactors take in 128 MiB/s each: as many writers as benefactors, each with a file of its own; with `--target DIR`,
+//! checkpoints straight to a slow file system and through a pool in front of it, the second of them while the first is drained; and, with
+//! `--ssds DIR,DIR,DIR` and `--ssd-mib-s RATE`, a checkpoint into little memory and SSDs that take in that much each. One JSON document;
+//! `make bench ARGS=pool` has the bars.
 //!
 //! The kernel throttles: the process has a network of its own, on whose loopback a token bucket (HTB) stands before each benefactor's
 //! address. So it needs root, `ip` and `tc`.
@@ -22,6 +23,8 @@ const RATE_MIB_S: u32 = 128;
 /// Files of a checkpoint, and benefactors that take it in.
 const RANKS: usize = 4;
 const IN_FRONT: u32 = 3;
+/// What each of them lends of memory where it has an SSD, in MiB: three buffers of 32.
+const LITTLE_MIB: usize = 96;
 
 fn run(line: &str) {
     let mut words = line.split(' ');
@@ -99,6 +102,22 @@ fn checkpoints(mib: usize, target: &Path, place: &Path) -> String {
     ])
 }
 
+/// A checkpoint into memory that is too little for it, and SSDs. Its bound (seed 002): what memory does not take goes to the SSDs meanwhile,
+/// and nothing is drained before it ends.
+fn two_tiers(mib: usize, ssds: &[PathBuf], ssd_mib_s: usize, place: &Path) -> String {
+    let ssds: Vec<PathBuf> = ssds.iter().map(|ssd| ssd.join("log")).collect();
+    ssds.iter().filter(|ssd| ssd.is_dir()).for_each(|ssd| std::fs::remove_dir_all(ssd).expect("it is removed"));
+    let (all, many) = ((RANKS * mib) as f64, f64::from(IN_FRONT));
+    let (target, pool) = (in_memory(), Pool::with_ssds(IN_FRONT, LITTLE_MIB, &ssds, place));
+    let mounted = pool.mount(target.path(), 1);
+    let took = write_all(RANKS, mib, mounted.path());
+    wait_drained(mounted.path());
+    mounted.end();
+    let taken_in = all / many / f64::from(RATE_MIB_S);
+    let on_ssd = (all / many - LITTLE_MIB as f64).max(0.0) / ssd_mib_s as f64;
+    json(&[("rate", took.mib_s(RANKS * mib)), ("bound", all / taken_in.max(on_ssd))])
+}
+
 fn wait_drained_file(path: PathBuf) {
     assert!(support::is_drained(path), "files are drained in the order in which they were closed");
 }
@@ -144,8 +163,16 @@ fn main() {
         Some(target) => (0..rounds).map(|_| checkpoints(mib, Path::new(target), &place)).collect(),
         None => Vec::new(),
     };
+    let tiers: Vec<String> = match value("--ssds") {
+        Some(ssds) => {
+            let ssds: Vec<PathBuf> = ssds.split(',').map(PathBuf::from).collect();
+            (0..rounds).map(|_| two_tiers(mib, &ssds, flag("--ssd-mib-s", 64), &place)).collect()
+        }
+        None => Vec::new(),
+    };
     println!(
-        "{{\"mib\": {mib}, \"rate_mib_s\": {RATE_MIB_S}, \"writers\": [{scaled}], \"checkpoints\": [{}]}}",
-        checkpoints.join(", ")
+        "{{\"mib\": {mib}, \"rate_mib_s\": {RATE_MIB_S}, \"writers\": [{scaled}], \"checkpoints\": [{}], \"tiers\": [{}]}}",
+        checkpoints.join(", "),
+        tiers.join(", ")
     );
 }

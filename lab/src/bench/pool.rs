@@ -16,9 +16,12 @@ use crate::product::number;
 
 /// Microseconds in which a file is placed on some of 3,000 benefactors.
 const PLACED_US: f64 = 1000.0;
-/// What the slow file system takes in, in bytes a second, and its size.
-const TARGET_RATE: u64 = 64 << 20;
+/// What a slow file system takes in, in MiB a second; and the sizes of one that is a target and of one in place of an SSD.
+const SLOW_MIB_S: u64 = 64;
 const TARGET_SIZE: u64 = 3 << 30;
+const SSD_SIZE: u64 = 3 << 29;
+/// Benefactors with SSDs.
+const SSDS: usize = 3;
 
 /// Adds the rows.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
@@ -90,20 +93,20 @@ impl Slow {
         Path::new(Self::LIMIT).exists() && Path::new("/dev/shm").is_dir()
     }
 
-    fn mount(directory: &Path) -> anyhow::Result<Self> {
-        let file = Path::new("/dev/shm").join(format!("surgetank-bench-{}.disk", std::process::id()));
-        File::create(&file)?.set_len(TARGET_SIZE)?;
+    fn mount(directory: &Path, name: &str, size: u64) -> anyhow::Result<Self> {
+        let file = Path::new("/dev/shm").join(format!("surgetank-bench-{}-{name}.disk", std::process::id()));
+        File::create(&file)?.set_len(size)?;
         let device = Loop::attach(&file)?;
         output(
             Command::new("mkfs.ext4")
                 .args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"])
                 .arg(&device.path),
         )?;
-        let point = directory.join("slow");
+        let point = directory.join(name);
         fs::create_dir_all(&point)?;
         output(Command::new("mount").arg(&device.path).arg(&point))?;
         let slow = Self { point, device, file };
-        slow.limit(TARGET_RATE)?;
+        slow.limit(SLOW_MIB_S << 20)?;
         Ok(slow)
     }
 
@@ -122,11 +125,17 @@ impl Drop for Slow {
 
 fn throttled(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let mut flags = rounds(bench).to_vec();
-    let slow = if Slow::available() { Some(Slow::mount(&bench.directory)?) } else { None };
-    if let Some(slow) = &slow {
-        flags.extend(["--target".to_owned(), slow.point.display().to_string()]);
+    let mut slow = Vec::new();
+    if Slow::available() {
+        slow.push(Slow::mount(&bench.directory, "target", TARGET_SIZE)?);
+        for number in 0..SSDS {
+            slow.push(Slow::mount(&bench.directory, &format!("ssd{number}"), SSD_SIZE)?);
+        }
+        let points: Vec<String> = slow.iter().map(|slow| slow.point.display().to_string()).collect();
+        flags.extend(["--target".to_owned(), points[0].clone(), "--ssds".to_owned(), points[1..].join(",")]);
+        flags.extend(["--ssd-mib-s".to_owned(), SLOW_MIB_S.to_string()]);
     } else {
-        report.skipped.push("pool: drains: this kernel has no control groups of version 1 (blkio)".to_owned());
+        report.skipped.push("pool: drains, SSDs: this kernel has no control groups of version 1 (blkio)".to_owned());
     }
     let found = bench.cargo(Cores::All, "surgetank-mount", "throttled", &flags)?;
     let rate = number(&found, "/rate_mib_s")?;
@@ -138,10 +147,14 @@ fn throttled(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
         let name = format!("pool: {count} writers, {count} benefactors of {rate} MiB/s");
         report.add(Bar::paired(name, "MiB/s", &turns, "their sum").must_be(Limit::AtLeast(0.95)));
     }
-    let checkpoints = list(&found, "/checkpoints")?;
+    let (checkpoints, tiers) = (list(&found, "/checkpoints")?, list(&found, "/tiers")?);
     if checkpoints.is_empty() {
         return Ok(());
     }
+    let name = "pool: a checkpoint into little memory and SSDs";
+    let tiers = turns(tiers, |of| [of("rate"), of("bound")]);
+    let bound = "the model: what memory does not take ÷ the SSDs' rates";
+    report.add(Bar::paired(name, "MiB/s", &tiers, bound).must_be(Limit::AtLeast(0.95)));
     let pair = |one: &'static str, other: &'static str| turns(checkpoints, move |of| [of(one), of(other)]);
     let bar =
         |name: &str, unit, pair: Vec<[f64; 2]>, peer: &str, limit| Bar::paired(name, unit, &pair, peer).must_be(limit);

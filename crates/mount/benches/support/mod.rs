@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use surgetank_mount::Mount;
+use surgetank_pool::benefactor::ssd::{Directory, Ssd};
 use surgetank_pool::client::{Config, PoolClient};
 use surgetank_pool::meta::{Embedded, MetaStore};
 use surgetank_pool::rpc::Listener;
@@ -21,6 +22,8 @@ use surgetank_pool_core::placement::Media;
 use tokio::runtime::{Builder, Runtime};
 
 pub const MIB: usize = 1 << 20;
+/// What a benefactor lends of an SSD, in MiB.
+pub const SSD_MIB: usize = 1024;
 /// What is waited for at most.
 pub const LONG: Duration = Duration::from_secs(120);
 
@@ -128,6 +131,11 @@ pub struct Pool {
 impl Pool {
     /// Benefactors that lend so many MiB each.
     pub fn start(benefactors: u32, mib: usize, place: &Path) -> Self {
+        Self::with_ssds(benefactors, mib, &[], place)
+    }
+
+    /// The same, with directories for the first of them in which each lends [`SSD_MIB`] as well.
+    pub fn with_ssds(benefactors: u32, mib: usize, ssds: &[PathBuf], place: &Path) -> Self {
         let directory = tempfile::tempdir_in(place).expect("a directory");
         let runtime = Builder::new_multi_thread().enable_all().build().expect("a runtime");
         let entered = runtime.enter();
@@ -139,22 +147,16 @@ impl Pool {
         runtime.spawn(manager::run(manager::Config::default(), store, listener));
         drop(entered);
         let memory = (mib * MIB) as u64;
-        let lend = |number| {
+        let lend = |number: u32| {
+            let ssd = ssds.get(number as usize).map(|path| {
+                Ssd(Arc::new(Directory::open(path, (SSD_MIB * MIB) as u64).expect("the directory has room")))
+            });
             let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
             let entered = runtime.enter();
             let listener = Listener::bind(&format!("127.0.0.{}:0", 11 + number), &credentials).expect("a port is free");
             let (id, domain, managers) = (BenefactorId(number), Domain(number), managers.clone());
             runtime.spawn(benefactor::run(
-                benefactor::Config {
-                    id,
-                    domain,
-                    memory,
-                    ssd: None,
-                    leaving: false,
-                    managers,
-                    advertise: None,
-                    scrub: None,
-                },
+                benefactor::Config { id, domain, memory, ssd, leaving: false, managers, advertise: None, scrub: None },
                 listener,
             ));
             drop(entered);
