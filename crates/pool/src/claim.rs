@@ -1,7 +1,7 @@
 //! Which key a store is used with. Managers of one store need the same: what is made of one's key, another would refuse.
 
 use surgetank_pool_core::meta::store::{Compare, Outcome, Transaction, Write};
-use surgetank_pool_core::meta::{Key, Stored, Value};
+use surgetank_pool_core::meta::{Key, Role, Stored, Value};
 
 use crate::meta::{MetaStore, Unavailable};
 use crate::security::token;
@@ -12,9 +12,23 @@ pub enum Refused {
     /// It is used with another.
     #[error("the store is used with another key by now (--new-key)")]
     Another,
+    /// It is used with another by a manager that runs.
+    #[error("a manager that runs uses the store with another key")]
+    InUse,
     /// It does not say.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+}
+
+/// Whether a key takes the place of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaces {
+    /// It is refused.
+    Never,
+    /// Once no manager runs: two that replace each other's key would end each other for ever.
+    WhenUnused,
+    /// Nobody else can have the store open.
+    Always,
 }
 
 /// What a start does.
@@ -22,17 +36,25 @@ enum Step {
     /// The store is used with this key.
     Done,
     /// The key counts from now on if this is so.
-    Put(Compare),
-    Refuse,
+    Put(Vec<Compare>),
+    Refuse(Refused),
 }
 
-fn step(found: Option<&Stored>, key: &token::Key, replaces: bool) -> Step {
-    match found {
+/// Of managers that run one is warden, from when it begins.
+const RUNS: Key = Key::Owner(Role::Warden);
+
+fn step(found: Option<&Stored>, runs: bool, key: &token::Key, replaces: Replaces) -> Step {
+    let Some(stored) = found else {
         // Also a store of a release that kept none.
-        None => Step::Put(Compare::Absent(Key::Fingerprint)),
-        Some(stored) if is_of(stored, key) => Step::Done,
-        Some(stored) if replaces => Step::Put(Compare::Modified(Key::Fingerprint, stored.modified)),
-        Some(_) => Step::Refuse,
+        return Step::Put(vec![Compare::Absent(Key::Fingerprint)]);
+    };
+    let replaced = Compare::Modified(Key::Fingerprint, stored.modified);
+    match replaces {
+        _ if is_of(stored, key) => Step::Done,
+        Replaces::Never => Step::Refuse(Refused::Another),
+        Replaces::WhenUnused if runs => Step::Refuse(Refused::InUse),
+        Replaces::WhenUnused => Step::Put(vec![replaced, Compare::Absent(RUNS)]),
+        Replaces::Always => Step::Put(vec![replaced]),
     }
 }
 
@@ -45,16 +67,17 @@ pub(crate) fn is_of(stored: &Stored, key: &token::Key) -> bool {
 ///
 /// # Errors
 /// [`Refused`].
-pub async fn claim(store: &dyn MetaStore, key: &token::Key, replaces: bool) -> Result<(), Refused> {
+pub async fn claim(store: &dyn MetaStore, key: &token::Key, replaces: Replaces) -> Result<(), Refused> {
     loop {
-        let read = store.read(&[Key::Fingerprint], &[]).await?;
-        let compare = match step(read.keys.first().and_then(Option::as_ref), key, replaces) {
+        let read = store.read(&[Key::Fingerprint, RUNS], &[]).await?;
+        let [found, warden] = &read.keys[..] else { return Err(Unavailable("it answers in parts".to_owned()).into()) };
+        let compares = match step(found.as_ref(), warden.is_some(), key, replaces) {
             Step::Done => return Ok(()),
-            Step::Refuse => return Err(Refused::Another),
-            Step::Put(compare) => compare,
+            Step::Refuse(refused) => return Err(refused),
+            Step::Put(compares) => compares,
         };
         let writes = vec![Write::Put(Key::Fingerprint, Value::Fingerprint(key.fingerprint()))];
-        match store.commit(&Transaction { compares: vec![compare], writes }).await {
+        match store.commit(&Transaction { compares, writes }).await {
             Ok(Outcome::Committed(_)) => return Ok(()),
             // Somebody else was first.
             Ok(Outcome::Refused(_)) => {}

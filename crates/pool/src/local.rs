@@ -196,10 +196,10 @@ impl Local {
             key: credentials.key(),
             new_key: config.new_key,
         };
-        let store = runtime.block_on(of_store.open())?;
-        if let Some(etcd) = &config.store {
-            runtime.block_on(nobody_lends(&*store, etcd))?;
-        }
+        let store = runtime.block_on(of_store.open(async |store| match &config.store {
+            Some(etcd) => nobody_lends(store, etcd).await,
+            None => Ok(()),
+        }))?;
         let (ssds, found, remarks) = runtime.block_on(take_ssds(config, &*store))?;
         let (tell, ended) = mpsc::unbounded_channel();
         let manager = Mutex::new(Some(manage(Arc::clone(&store), listener, tell.clone())?));

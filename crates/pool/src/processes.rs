@@ -115,6 +115,8 @@ impl ManagerProcess {
             key: credentials.key(),
             new_key: config.new_key,
         };
+        // What is wrong with the address is said before an etcd is used with this key.
+        drop(Listener::bind(&config.listen, &credentials)?);
         let opening = of_store.wait(tell);
         let Some(store) = runtime.block_on(unless(is_to_end, opening)).transpose()? else { return Ok(None) };
         let listener = Listener::bind(&config.listen, &credentials)?;
@@ -243,13 +245,13 @@ impl BenefactorProcess {
         self.id
     }
 
-    /// How many files the pool has that their targets do not have yet; `None`: no manager says, which is told as soon as it is late, or it
-    /// is to end.
+    /// How many files the pool has that their targets do not have yet, or why no manager says; that it is late is told at once. `None`: it is
+    /// to end.
     #[must_use]
-    pub fn undrained(&self, tell: impl FnOnce(), is_to_end: impl Fn() -> bool) -> Option<u64> {
+    pub fn undrained(&self, tell: impl FnOnce(), is_to_end: impl Fn() -> bool) -> Option<Result<u64, String>> {
         let runtime = self.running.runtime.as_ref()?;
         let asked = unless(is_to_end, told_late(tell, PoolClient::ask_undrained(&self.of_pool)));
-        runtime.block_on(asked)?.ok()
+        Some(runtime.block_on(asked)?.map_err(|error| error.to_string()))
     }
 
     /// Why it has ended, if it has.

@@ -11,7 +11,7 @@ use surgetank_model::Bytes;
 use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers};
 
 use crate::chunks::CHUNK;
-use crate::claim::{Refused, claim};
+use crate::claim::{Refused, Replaces, claim};
 use crate::local::Error;
 use crate::meta::etcd::NotConnected;
 use crate::meta::{Embedded, Etcd, MetaStore, Unavailable, etcd};
@@ -42,11 +42,14 @@ pub(crate) struct Store<'a> {
 }
 
 impl Store<'_> {
-    /// Opens it.
-    pub(crate) async fn open(&self) -> Result<Arc<dyn MetaStore>, Error> {
+    /// Opens it. An etcd is used with this key from then on, if `may_be` finds nothing against it.
+    pub(crate) async fn open(
+        &self,
+        may_be: impl AsyncFnOnce(&dyn MetaStore) -> Result<(), Error>,
+    ) -> Result<Arc<dyn MetaStore>, Error> {
         let Some(etcd) = self.etcd else { return self.open_file().await };
         etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
-        self.connect(etcd).await.map_err(|error| match error {
+        self.connect(etcd, may_be).await.map_err(|error| match error {
             NotOpen::Silent(why) => Error::Etcd(why),
             NotOpen::Error(error) => error,
         })
@@ -58,7 +61,7 @@ impl Store<'_> {
         etcd.check().map_err(|error| Error::Etcd(error.to_string()))?;
         let mut told = BTreeSet::new();
         loop {
-            match self.connect(etcd).await {
+            match self.connect(etcd, async |_| Ok(())).await {
                 Ok(store) => return Ok(store),
                 Err(NotOpen::Error(error)) => return Err(error),
                 Err(NotOpen::Silent(why)) if told.contains(&why) => {}
@@ -74,23 +77,33 @@ impl Store<'_> {
     /// One process has it open, and the key lies beside it: whatever that is, it counts.
     async fn open_file(&self) -> Result<Arc<dyn MetaStore>, Error> {
         let store = open(self.directory)?;
-        claim(&store, self.key, true).await.map_err(|refused| Error::Ended(refused.to_string()))?;
+        claim(&store, self.key, Replaces::Always).await.map_err(|refused| Error::Ended(refused.to_string()))?;
         Ok(Arc::new(store))
     }
 
-    async fn connect(&self, etcd: &etcd::Config) -> Result<Arc<dyn MetaStore>, NotOpen> {
+    async fn connect(
+        &self,
+        etcd: &etcd::Config,
+        may_be: impl AsyncFnOnce(&dyn MetaStore) -> Result<(), Error>,
+    ) -> Result<Arc<dyn MetaStore>, NotOpen> {
         let store = Etcd::connect(etcd).await.map_err(|error| match error {
             NotConnected::Unfit(why) => NotOpen::Error(Error::Etcd(why)),
             NotConnected::Silent(why) => NotOpen::Silent(why),
         })?;
+        may_be(&store).await.map_err(NotOpen::Error)?;
         let (pool, at) = (&etcd.pool, etcd.endpoints.join(", "));
         let another = |sentence: String| NotOpen::Error(Error::Key(NoSecret(sentence)));
-        match claim(&store, self.key, self.new_key).await {
+        let replaces = if self.new_key { Replaces::WhenUnused } else { Replaces::Never };
+        match claim(&store, self.key, replaces).await {
             Ok(()) => Ok(Arc::new(store)),
             Err(Refused::Another) => Err(another(format!(
                 "{}: pool `{pool}` in the etcd at {at} is used with another key: copy the file of that name from the directory of one \
                  of its managers, or replace their key with --new-key",
                 self.directory.join(KEY_FILE).display(),
+            ))),
+            Err(Refused::InUse) => Err(NotOpen::Silent(format!(
+                "etcd at {at}: a manager of pool `{pool}` that runs, or ended a moment ago, has another key: end all of them, so that \
+                 --new-key can replace it"
             ))),
             Err(Refused::Unavailable(Unavailable(why))) => Err(NotOpen::Silent(format!("etcd at {at}: {why}"))),
         }

@@ -123,10 +123,13 @@ fn a_manager_with_another_key_than_those_of_its_etcd_is_refused_until_it_replace
     fs::copy(at("a/key"), at("b/key")).unwrap();
     let [mut first, second] = [started("a", &[]), started("b", &[])];
     drop(second);
-    // One that replaces it ends those that have the former one, and these do not begin again.
+    // One that replaces it waits until those that have the former one have ended, and these do not begin again.
     fs::rename(own, at("b/key")).unwrap();
-    let _renewed = started("b", &["--new-key"]);
-    assert_eq!(first.0.wait().unwrap().code(), Some(1));
+    let (mut renewed, _) = waiting_manager(&at("b"), &etcd, &["--new-key"]);
+    assert!(first.0.try_wait().unwrap().is_none());
+    signal(&first.0, rustix::process::Signal::TERM);
+    assert_eq!(first.0.wait().unwrap().code(), Some(0));
+    assert!(first_line(&mut renewed).starts_with("pool://"));
     let (code, told) = another("a", &[]);
     assert!(code == 2 && told.contains("a/key: pool `surgetank`"), "{code}: {told}");
 }
@@ -156,10 +159,12 @@ fn a_store_that_is_none_gets_one_sentence() {
 }
 
 /// A manager that waits for an etcd, once it has said so; and how often it has.
-fn waiting_manager(directory: &str, etcd: &Server) -> (Started, Arc<AtomicUsize>) {
+fn waiting_manager(directory: &str, etcd: &Server, more: &[&str]) -> (Started, Arc<AtomicUsize>) {
     let store = format!("etcd://{}", etcd.address);
     let mut manager = binary();
-    manager.args(["pool", "manager", "--directory", directory, "--listen", "127.0.0.1:0", "--store", &store]);
+    manager
+        .args(["pool", "manager", "--directory", directory, "--listen", "127.0.0.1:0", "--store", &store])
+        .args(more);
     let mut manager = Started(manager.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let (lines, said) = (BufReader::new(manager.0.stderr.take().unwrap()).lines(), Arc::new(AtomicUsize::new(0)));
     let told = Arc::clone(&said);
@@ -174,12 +179,18 @@ fn waiting_manager(directory: &str, etcd: &Server) -> (Started, Arc<AtomicUsize>
     (manager, said)
 }
 
+fn first_line(manager: &mut Started) -> String {
+    let mut line = String::new();
+    BufReader::new(manager.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line
+}
+
 #[test]
 fn a_manager_waits_for_an_etcd_that_starts_later_and_ends_when_it_is_told_to() {
     let Some(mut etcd) = Server::idle(&[]) else { return };
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().to_str().unwrap();
-    let (mut manager, _) = waiting_manager(directory, &etcd);
+    let (mut manager, _) = waiting_manager(directory, &etcd, &[]);
     signal(&manager.0, rustix::process::Signal::TERM);
     assert_eq!(manager.0.wait().unwrap().code(), Some(0));
     // One that stands still, so that nothing but time says so.
@@ -187,15 +198,14 @@ fn a_manager_waits_for_an_etcd_that_starts_later_and_ends_when_it_is_told_to() {
     // One that is killed while it makes its files never leads again.
     until("etcd answers", || post(etcd.address, "kv/range", r#"{"key":"Lw=="}"#));
     etcd.pause();
-    let (mut manager, _) = waiting_manager(directory, &etcd);
+    let (mut manager, _) = waiting_manager(directory, &etcd, &[]);
     signal(&manager.0, rustix::process::Signal::TERM);
     assert_eq!(manager.0.wait().unwrap().code(), Some(0));
     etcd.resume();
     etcd.kill();
-    let (mut manager, said) = waiting_manager(directory, &etcd);
+    let (mut manager, said) = waiting_manager(directory, &etcd, &[]);
     etcd.begin();
-    let mut line = String::new();
-    BufReader::new(manager.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let line = first_line(&mut manager);
     assert!(line.starts_with("pool://127.0.0.1:"), "{line}");
     assert!(said.load(Ordering::SeqCst) <= 3, "each reason is told once");
     let (address, key) = (line.split_once(": ").unwrap().0, place.path().join("key").display().to_string());

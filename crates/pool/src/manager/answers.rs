@@ -162,9 +162,7 @@ impl Manager {
             let root = Inode(id.0.into());
             let made = Mount { name: begin.name.clone(), target, durability, root };
             let times = Times::new(super::commits::now());
-            // The root is the target's owner's; others write there once it is said of the mount.
-            let owner = std::fs::metadata(&made.target)
-                .map(|of| (of.mode() & 0o755, of.uid(), of.gid()))
+            let owner = of_target(&made.target)
                 .map_err(|error| Refused::unavailable(format!("target `{}`: {error}", made.target)))?;
             let node = Node { times, ..Node::new(Kind::Directory, id, None, owner) };
             let compares = vec![Compare::Absent(Key::Mount(id)), Compare::Absent(Key::Node(root))];
@@ -371,4 +369,13 @@ pub(crate) fn groups(of: impl Iterator<Item = (Key, Stored)>, version: Version) 
         groups.push((index, at, group));
     }
     groups
+}
+
+/// Mode and owner of a mount's root. Whose the target is, that one's the root is, and nobody else writes there unless it is said of the mount:
+/// at the target that may be kept from them by what lies above it. Where there is an access list, its mask stands in place of the group's rights.
+fn of_target(target: &str) -> std::io::Result<(u32, u32, u32)> {
+    let of = std::fs::metadata(target)?;
+    let has_list = rustix::fs::getxattr(target, "system.posix_acl_access", &mut [0_u8; 0]).is_ok();
+    let most = if has_list { 0o705 } else { 0o755 };
+    Ok((of.mode() & most, of.uid(), of.gid()))
 }

@@ -118,7 +118,7 @@ impl From<claim::Refused> for Stopped {
     fn from(refused: claim::Refused) -> Self {
         match refused {
             claim::Refused::Unavailable(error) => Self::Store(error),
-            another @ claim::Refused::Another => Self::Key(another),
+            another @ (claim::Refused::Another | claim::Refused::InUse) => Self::Key(another),
         }
     }
 }

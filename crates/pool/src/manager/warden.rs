@@ -30,6 +30,10 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Sweeps for ever, and has copies made again, while this manager is the warden.
 pub(super) async fn run(manager: &Arc<Manager>) {
     let (mut seen, mut repairs) = (Revision(0), None);
+    // Who would replace the key sees from now on that a manager runs.
+    if let Err(error) = manager.holds(Role::Warden).await {
+        tracing::warn!("{error}");
+    }
     loop {
         tokio::time::sleep(manager.config.sweep).await;
         let Some(since) = manager.holds_since(Role::Warden).await.unwrap_or(None) else {

@@ -1,12 +1,13 @@
 //! Which key a store is used with: one suite, for every store.
 
-use surgetank_pool::claim::{Refused, claim};
+use surgetank_pool::claim::{Refused, Replaces, claim};
 use surgetank_pool::meta::{Embedded, MetaStore};
 use surgetank_pool::security::token::Key as PoolKey;
-use surgetank_pool_core::meta::{Key, Value};
+use surgetank_pool_core::meta::store::{Outcome, Transaction, Write};
+use surgetank_pool_core::meta::{Key, Role, Value};
 
 use crate::support::etcd_server::Server;
-use crate::support::{etcd, run};
+use crate::support::{LONG, etcd, run};
 
 #[test]
 fn an_embedded_store_is_used_with_one_key() {
@@ -30,7 +31,7 @@ async fn fingerprint(store: &dyn MetaStore) -> Option<Value> {
 async fn contract(store: &dyn MetaStore) {
     let [one, other] = [(); 2].map(|()| PoolKey::generate().unwrap());
     // Of two that begin at once at a store that is used with none, one is first.
-    let (first, second) = tokio::join!(claim(store, &one, false), claim(store, &other, false));
+    let (first, second) = tokio::join!(claim(store, &one, Replaces::Never), claim(store, &other, Replaces::Never));
     let (key, other) = match (first, second) {
         (Ok(()), Err(Refused::Another)) => (one, other),
         (Err(Refused::Another), Ok(())) => (other, one),
@@ -38,15 +39,26 @@ async fn contract(store: &dyn MetaStore) {
     };
     let of = |key: &PoolKey| Some(Value::Fingerprint(key.fingerprint()));
     assert_eq!(fingerprint(store).await, of(&key));
-    claim(store, &key, false).await.unwrap();
-    assert!(matches!(claim(store, &other, false).await, Err(Refused::Another)));
+    claim(store, &key, Replaces::Never).await.unwrap();
+    assert!(matches!(claim(store, &other, Replaces::Never).await, Err(Refused::Another)));
     assert_eq!(fingerprint(store).await, of(&key));
-    claim(store, &other, true).await.unwrap();
+    claim(store, &other, Replaces::WhenUnused).await.unwrap();
     assert_eq!(fingerprint(store).await, of(&other));
-    assert!(matches!(claim(store, &key, false).await, Err(Refused::Another)));
+    assert!(matches!(claim(store, &key, Replaces::Never).await, Err(Refused::Another)));
+    // Whoever runs keeps it.
+    let lease = store.grant(LONG).await.unwrap();
+    let warden = Write::PutLeased(Key::Owner(Role::Warden), Value::Owner(1), lease);
+    let runs = Transaction { compares: Vec::new(), writes: vec![warden] };
+    assert!(matches!(store.commit(&runs).await.unwrap(), Outcome::Committed(_)));
+    assert!(matches!(claim(store, &key, Replaces::WhenUnused).await, Err(Refused::InUse)));
+    claim(store, &other, Replaces::WhenUnused).await.unwrap();
+    claim(store, &key, Replaces::Always).await.unwrap();
+    assert_eq!(fingerprint(store).await, of(&key));
+    store.end(lease).await.unwrap();
     // Of two that replace it at once one is last.
     let [one, two] = [(); 2].map(|()| PoolKey::generate().unwrap());
-    let (first, second) = tokio::join!(claim(store, &one, true), claim(store, &two, true));
+    let (first, second) =
+        tokio::join!(claim(store, &one, Replaces::WhenUnused), claim(store, &two, Replaces::WhenUnused));
     assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
     assert!([of(&one), of(&two)].contains(&fingerprint(store).await));
 }

@@ -34,7 +34,7 @@ fn the_root_of_a_mount_is_the_targets_when_it_is_mounted_first() {
         let client = pool.client(1).await;
         let owner = client.stat("").await.unwrap().owner;
         let found = std::fs::metadata(pool.target()).unwrap();
-        assert_eq!(owner, (0o755, found.uid(), found.gid()));
+        assert_eq!(owner, (0o755, found.uid(), found.gid()), "nobody else writes there");
         assert!(!owned || (owner.1, owner.2) == (7, 8));
         // From then on it is the mount's own.
         std::fs::set_permissions(pool.target(), mode(0o700)).unwrap();

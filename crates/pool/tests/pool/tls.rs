@@ -279,7 +279,7 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
     assert!(told.contains(&format!("lends as benefactor {id} already: choose another number with --id")), "{told}");
     assert_eq!(
         (benefactors[0].undrained(|| (), || false), benefactors[0].has_ended(), manager.has_ended()),
-        (Some(0), None, None)
+        (Some(Ok(0)), None, None)
     );
     assert_eq!(benefactors.iter_mut().find_map(BenefactorProcess::has_ended), None);
 }

@@ -201,23 +201,22 @@ fn end(benefactor: &mut BenefactorProcess, interrupt: &Interrupt) -> Result<(), 
     let is_over = || interrupt.count() > heard;
     let (mut told_silent, mut told_undrained) = (false, false);
     while !is_over() {
-        let mut silent = || {
+        let mut silent = |why: &str| {
             if !std::mem::replace(&mut told_silent, true) {
-                output::note(
-                    "surgetank: no manager answers, so whether everything is drained is not known: this benefactor waits for one without \
+                output::note(&format!(
+                    "surgetank: {why}, so whether everything is drained is not known: this benefactor waits for a manager without \
                      limit, and keeps what it has; a second signal ends it at once: what it has on SSD stays there, and what it has in \
                      memory is lost unless other benefactors have copies",
-                );
+                ));
             }
         };
-        match benefactor.undrained(&mut silent, is_over) {
-            Some(0) => return Ok(()),
-            Some(_) if !std::mem::replace(&mut told_undrained, true) => output::note(
+        match benefactor.undrained(|| silent("no manager answers"), is_over) {
+            Some(Ok(0)) => return Ok(()),
+            Some(Ok(_)) if !std::mem::replace(&mut told_undrained, true) => output::note(
                 "surgetank: the pool has files that are not drained: this benefactor ends when they are, or at a second signal",
             ),
-            Some(_) => {}
-            None if is_over() => {}
-            None => silent(),
+            Some(Ok(_)) | None => {}
+            Some(Err(why)) => silent(&why),
         }
         // One that no manager has taken in, or whose place another process has, holds nothing that counts.
         if let Some(why) = benefactor.has_ended() {

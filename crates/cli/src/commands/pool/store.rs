@@ -31,7 +31,7 @@ pub struct Store {
     /// Its --quota-backend-bytes, of an etcd before 3.6, which does not say it [default: 2 GiB, as etcd's]
     #[arg(long, value_name = "SIZE", requires = "store")]
     store_quota: Option<Bytes>,
-    /// Replace the key that the etcd's pool is used with: its tokens are let in no more, and managers that have it end
+    /// Replace the key that the etcd's pool is used with: its tokens are let in no more; it waits until all managers have ended
     #[arg(long, requires = "store")]
     pub new_key: bool,
 }
