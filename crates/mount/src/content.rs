@@ -490,8 +490,10 @@ mod tests {
 
     use bytes::Bytes;
     use fuser::{Errno, INodeNo};
+    use surgetank_pool_core::locks::{Lock, Range};
 
     use crate::fixture::{Pool, run, tree, until};
+    use crate::locks::Ask;
 
     #[test]
     fn who_wrote_in_a_session_that_has_ended_is_in_no_readers_way() {
@@ -503,6 +505,7 @@ mod tests {
                 tree.create((INodeNo::ROOT, OsStr::new("file")), owner, (true, false)).await.unwrap();
             tree.write((written.handle, None), Some(0), &Bytes::from_static(b"committed")).await.unwrap();
             tree.sync(written.handle).await.unwrap();
+            let reads = tree.open(attributes.ino, false, false).await.unwrap();
             tree.write((written.handle, None), Some(0), &Bytes::from_static(b"lost")).await.unwrap();
             // Nobody renews the session while there is no manager, and the store ends it.
             let session = tree.sessions.present().session();
@@ -514,6 +517,10 @@ mod tests {
                 tree.sessions.present().session() != session
             })
             .await;
+            let (range, lock) = (Range { first: 0, last: u64::MAX }, Some(Lock::Shared));
+            let (inode, handle) = (attributes.ino, reads.handle);
+            tree.lock(Ask { inode, handle, owner: 1, range, lock, process: 1, waits: None }).await.unwrap();
+            tree.release(reads.handle).await;
             let read = tree.open(attributes.ino, false, false).await.unwrap();
             assert_eq!(tree.read(read.handle, 0, 64).await.unwrap(), Bytes::from_static(b"committed"));
             let again = tree.write((written.handle, None), Some(0), &Bytes::from_static(b"x")).await;

@@ -369,7 +369,7 @@ impl Tree {
     /// What others have written while they had locks is seen from now on.
     async fn look_anew(&self, inode: Inode) -> Result<(), Errno> {
         if let Some(file) = self.files.find(inode) {
-            let mut gate = file.gate.lock().await;
+            let mut gate = self.gate(&file).await;
             gate.reader = None;
             if let Some(writer) = &mut gate.writer {
                 writer.refresh().await.map_err(|error| stale(&error))?;

@@ -15,8 +15,8 @@ use surgetank_report::{Failure, output};
 
 use super::LOOK_AGAIN;
 
-/// What the first look may take in any case, so that a time of nothing asks how things are now.
-const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// How long the mount may take for one file while the first look lasts, whatever the time: one of nothing asks how things are now.
+const SILENT: Duration = Duration::from_secs(2);
 /// Files of a state that are named at most.
 const NAMED: usize = 5;
 
@@ -75,19 +75,20 @@ struct Seen {
 
 impl Wait {
     pub fn run(&self) -> Result<(), Failure> {
-        let began = Instant::now();
+        let until = self.timeout.map(|timeout| Instant::now() + timeout.0);
         let looks = looks(self.path.clone(), self.state);
         let mut last: Option<Seen> = None;
         loop {
-            let look = match self.timeout {
-                Some(timeout) => {
-                    let most = if last.is_none() { timeout.0.max(FIRST_LOOK) } else { timeout.0 };
-                    looks.recv_timeout(most.saturating_sub(began.elapsed()))
+            let look = match until {
+                Some(until) => {
+                    let least = if last.is_none() { SILENT } else { Duration::ZERO };
+                    looks.recv_timeout(until.saturating_duration_since(Instant::now()).max(least))
                 }
                 None => looks.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match look {
-                Ok(seen) => {
+                Ok(None) => {}
+                Ok(Some(seen)) => {
                     let seen = seen?;
                     if seen.waiting.is_none() {
                         return self.answer(&seen);
@@ -140,15 +141,16 @@ impl Wait {
     }
 }
 
-/// Looks again and again, on a thread of its own: while a pool does not answer, a call of its mount does not return.
-fn looks(path: PathBuf, wanted: Wanted) -> Receiver<Result<Seen, Failure>> {
+/// Looks again and again, on a thread of its own: while a pool does not answer, a call of its mount does not return. `None`: one has returned.
+fn looks(path: PathBuf, wanted: Wanted) -> Receiver<Option<Result<Seen, Failure>>> {
     let (tell, looks) = mpsc::channel();
     std::thread::spawn(move || {
         let full = match full(&path) {
             Ok(full) => full,
-            Err(failure) => return drop(tell.send(Err(failure))),
+            Err(failure) => return drop(tell.send(Some(Err(failure)))),
         };
-        while tell.send(look(&path, &full, wanted)).is_ok() {
+        let answered = || drop(tell.send(None));
+        while tell.send(Some(look(&path, &full, wanted, &answered))).is_ok() {
             std::thread::sleep(LOOK_AGAIN);
         }
     });
@@ -168,11 +170,12 @@ fn full(path: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-fn look(path: &Path, full: &Path, wanted: Wanted) -> Result<Seen, Failure> {
+fn look(path: &Path, full: &Path, wanted: Wanted, answered: &dyn Fn()) -> Result<Seen, Failure> {
     let (mut files, mut seen) = (Vec::new(), Seen::default());
-    collect(full, &mut files).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    collect(full, &mut files, answered).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
     seen.files = files.len();
     for file in files {
+        answered();
         let Some(state) = state(&file)? else { continue };
         *seen.states.entry(state.clone()).or_default() += 1;
         match (&*state, wanted) {
@@ -237,7 +240,8 @@ fn state(file: &Path) -> Result<Option<String>, Failure> {
 }
 
 /// All regular files at a path and below it.
-fn collect(path: &Path, into: &mut Vec<PathBuf>) -> std::io::Result<()> {
+fn collect(path: &Path, into: &mut Vec<PathBuf>, answered: &dyn Fn()) -> std::io::Result<()> {
+    answered();
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         found => found?,
@@ -246,7 +250,7 @@ fn collect(path: &Path, into: &mut Vec<PathBuf>) -> std::io::Result<()> {
         into.push(path.to_owned());
     } else if found.is_dir() {
         for entry in std::fs::read_dir(path)? {
-            collect(&entry?.path(), into)?;
+            collect(&entry?.path(), into, answered)?;
         }
     }
     Ok(())
