@@ -51,8 +51,9 @@ impl Pace {
         }
         Self {
             devices: 8,
-            // Most calls come to nothing in a second: one that is killed sooner has rented nothing.
-            generation: (ms(2000), ms(15_000)),
+            // Most calls come to nothing in a second: one that is killed sooner has rented nothing. And that a volume is gone, a daemon
+            // believes once it has heard nothing else for as long as a cloud may be wrong.
+            generation: (ms(2000), ms(75_000)),
             passes: 32,
             step: ms(10_000),
             retry: (ms(100), ms(400)),
