@@ -3,6 +3,7 @@
 //! This crate is pure: no I/O, no clock, no randomness of its own.
 
 pub mod absence;
+pub mod account;
 pub mod bucket;
 pub mod catalog;
 pub mod cost;

