@@ -40,6 +40,7 @@ mod planted;
 mod providers;
 pub mod provisioning;
 pub mod read_caches;
+pub mod reaping;
 mod reconciler;
 pub mod shard;
 mod shared;

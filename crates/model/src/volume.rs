@@ -19,6 +19,10 @@ pub mod tag {
     pub const OWNER: &str = "surgetank:owner";
     /// The client token that it was created with, so that one whose name was never learned can be found.
     pub const TOKEN: &str = "surgetank:token";
+    /// Marks every volume of ours in an account, with the value `true`: policies allow a role to touch no others.
+    pub const MANAGED: &str = "surgetank:managed";
+    /// The machine on which it was rented, so that it is known which volumes have none any more.
+    pub const HOST: &str = "surgetank:host";
     /// Which elastic device it serves.
     pub const DEVICE: &str = "surgetank:device";
     /// The epoch of the attachment whose data may be dirty on it; absent: none.

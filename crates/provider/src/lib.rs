@@ -1,5 +1,6 @@
 //! Rents, attaches, detaches and deletes volumes: one trait, one contract test-suite, several providers.
 
+pub mod account;
 pub mod aws;
 pub mod clock;
 mod cloud;
@@ -18,6 +19,7 @@ pub mod qemu;
 pub mod service;
 pub mod table;
 
+pub use account::Account;
 pub use aws::{AwsConfig, AwsProvider};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
@@ -34,6 +36,7 @@ use std::sync::Arc;
 
 use surgetank_model::Bytes;
 pub use surgetank_model::Lag;
+pub use surgetank_model::account::{AccountVolume, Machine};
 pub use surgetank_model::volume::{
     Change, CreateVolume, DiskIdentity, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
     decide_growth, tag,

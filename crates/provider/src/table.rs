@@ -19,7 +19,7 @@ use crate::local::LocalConfig;
 use crate::openstack::OpenStackConfig;
 use crate::pool::PoolConfig;
 use crate::qemu::QemuConfig;
-use crate::{Provider, ProviderError};
+use crate::{Account, Provider, ProviderError};
 
 /// What a configuration says of a provider.
 pub trait ProviderConfig: Any + Debug + Send + Sync {
@@ -78,6 +78,14 @@ pub trait ProviderConfig: Any + Debug + Send + Sync {
     /// # Errors
     /// `Invalid` if the configuration cannot be used, `Transient` if it cannot be used now.
     fn open(&self, state: Option<&Path>) -> Result<Arc<dyn Provider>, ProviderError>;
+
+    /// Opens its account, for whoever looks at what all machines have rented there. `None`: it has none, and those who rent there sweep.
+    ///
+    /// # Errors
+    /// As `open`.
+    fn open_account(&self) -> Result<Option<Arc<dyn Account>>, ProviderError> {
+        Ok(None)
+    }
 }
 
 /// What is known of a type of volumes.

@@ -20,19 +20,19 @@ pub const DEAD_FOR_MIN: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     dead_for: Duration,
-    takes_unknown_machines: bool,
+    takes_unnamed: bool,
 }
 
 impl Default for Rule {
     /// What is older than [`DEAD_FOR`], and of which it is known that its machine is gone.
     fn default() -> Self {
-        Self { dead_for: DEAD_FOR, takes_unknown_machines: false }
+        Self { dead_for: DEAD_FOR, takes_unnamed: false }
     }
 }
 
 impl Rule {
-    /// What is older than this, also if nobody knows whether its machine is there: an age that somebody has written is a statement
-    /// that whatever is so old and unattached is needed no more.
+    /// What is older than this, also if no tag says which machine rented it: an age that somebody has written is a statement that
+    /// whatever is so old and unattached is needed no more.
     ///
     /// # Errors
     /// One sentence: the age is below [`DEAD_FOR_MIN`].
@@ -43,7 +43,7 @@ impl Rule {
                 DEAD_FOR_MIN.as_secs() / 60
             ));
         }
-        Ok(Self { dead_for, takes_unknown_machines: true })
+        Ok(Self { dead_for, takes_unnamed: true })
     }
 
     /// How old a volume is at least.
@@ -51,6 +51,17 @@ impl Rule {
     pub const fn dead_for(&self) -> Duration {
         self.dead_for
     }
+}
+
+/// What is known of the machine that rented a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renter {
+    /// What the cloud says of it.
+    Known(Machine),
+    /// The cloud did not say whether it is there.
+    Unanswered,
+    /// The volume's tags do not say which one it is.
+    Unnamed,
 }
 
 /// What is to be done with a volume of an account.
@@ -82,8 +93,10 @@ pub enum Reason {
     Young,
     /// Nobody says how old it is.
     AgeUnknown,
-    /// Nobody says whether its machine is there.
-    MachineUnknown,
+    /// The cloud did not say whether its machine is there.
+    MachineUnanswered,
+    /// No tag says which machine rented it, and nobody has said how old such volumes must be.
+    MachineUnnamed,
 }
 
 impl Reason {
@@ -98,7 +111,8 @@ impl Reason {
             Self::BeingMade => "it is being made",
             Self::Young => "it is too young",
             Self::AgeUnknown => "its age is not known",
-            Self::MachineUnknown => "whether its machine exists is not known",
+            Self::MachineUnanswered => "the cloud does not say whether its machine exists",
+            Self::MachineUnnamed => "its tags name no machine: --dead-for says how old such volumes must be",
         }
     }
 }
@@ -109,13 +123,13 @@ pub fn age(of: &AccountVolume, now_ms: u64) -> Option<Duration> {
     of.created_ms.map(|created_ms| Duration::from_millis(now_ms.saturating_sub(created_ms)))
 }
 
-/// Decides on one volume. `machine`: what the cloud says of the machine that rented it; `None`: it cannot be asked, or does not say.
+/// Decides on one volume.
 ///
 /// That no dirty tag is on a volume proves that nothing is lost with it: the tag is set before the first dirty byte, when the volume is
 /// attached already, and removed after CLEAN is durable. So whatever changes after the volume was described, the cloud refuses to
 /// delete it if it matters: it is attached by then.
 #[must_use]
-pub fn decide(of: &AccountVolume, machine: Option<Machine>, rule: &Rule, now_ms: u64) -> Verdict {
+pub fn decide(of: &AccountVolume, renter: Renter, rule: &Rule, now_ms: u64) -> Verdict {
     use VolumeState::{Attached, Attaching, Creating, Deleting, Detaching};
 
     let volume = &of.volume;
@@ -132,11 +146,11 @@ pub fn decide(of: &AccountVolume, machine: Option<Machine>, rule: &Rule, now_ms:
     if is_attached && !planted(Bug::ReaperIgnoresAttachments) {
         return Verdict::Keep(Reason::Attached);
     }
-    if machine == Some(Machine::Exists) && !planted(Bug::ReaperIgnoresMachines) {
+    if renter == Renter::Known(Machine::Exists) && !planted(Bug::ReaperIgnoresMachines) {
         return Verdict::Keep(Reason::MachineExists);
     }
     // Of a machine that is gone, data waits for somebody however young it is.
-    if is_dirty && (machine.is_some() || !is_young) && !planted(Bug::ReaperIgnoresTags) {
+    if is_dirty && (renter == Renter::Known(Machine::Gone) || !is_young) && !planted(Bug::ReaperIgnoresTags) {
         return Verdict::Dirty;
     }
     if volume.state == Creating {
@@ -148,10 +162,11 @@ pub fn decide(of: &AccountVolume, machine: Option<Machine>, rule: &Rule, now_ms:
     if is_young && !planted(Bug::ReaperIgnoresAge) {
         return Verdict::Keep(Reason::Young);
     }
-    if machine.is_none() && !rule.takes_unknown_machines {
-        return Verdict::Keep(Reason::MachineUnknown);
+    match renter {
+        Renter::Unanswered => Verdict::Keep(Reason::MachineUnanswered),
+        Renter::Unnamed if !rule.takes_unnamed => Verdict::Keep(Reason::MachineUnnamed),
+        Renter::Known(_) | Renter::Unnamed => Verdict::Delete,
     }
-    Verdict::Delete
 }
 
 #[cfg(test)]
@@ -168,6 +183,9 @@ mod tests {
         [Creating, Available, Attaching, Attached, Detaching, Deleting, Failed]
     };
 
+    const RENTERS: [Renter; 4] =
+        [Renter::Known(Machine::Exists), Renter::Known(Machine::Gone), Renter::Unanswered, Renter::Unnamed];
+
     /// Everything on which a decision may depend.
     #[derive(Clone, Copy, Debug)]
     struct Case {
@@ -175,7 +193,7 @@ mod tests {
         is_ours: bool,
         is_dirty: bool,
         has_user: bool,
-        machine: Option<Machine>,
+        renter: Renter,
         /// In minutes; negative: it was made in the future.
         age_min: Option<i64>,
         /// What somebody has written, in minutes.
@@ -203,7 +221,7 @@ mod tests {
             let created_ms = self.age_min.map(|minutes| NOW_MS.checked_add_signed(-minutes * 60_000).unwrap());
             let attached_to = self.has_user.then(|| "m".to_owned());
             let of = AccountVolume { volume, machine: Some("m".to_owned()), attached_to, created_ms };
-            decide(&of, self.machine, &self.rule(), NOW_MS)
+            decide(&of, self.renter, &self.rule(), NOW_MS)
         }
 
         /// Why it must not be deleted, as the promise has it; `None`: it must be.
@@ -214,8 +232,9 @@ mod tests {
             match self {
                 Self { is_ours: false, .. } => Some("it is foreign"),
                 Self { is_dirty: true, .. } => Some("it may hold data"),
-                Self { machine: Some(Machine::Exists), .. } => Some("its machine exists"),
-                Self { machine: None, written_min: None, .. } => Some("nobody has said so"),
+                Self { renter: Renter::Known(Machine::Exists), .. } => Some("its machine exists"),
+                Self { renter: Renter::Unanswered, .. } => Some("its machine may exist"),
+                Self { renter: Renter::Unnamed, written_min: None, .. } => Some("nobody has said so"),
                 _ if !is_at_rest => Some("it is in use, or on its way"),
                 _ if !is_old => Some("it may be on its way to a machine"),
                 _ => None,
@@ -227,11 +246,11 @@ mod tests {
         let mut cases = Vec::new();
         for state in STATES {
             for bits in 0..8 {
-                for machine in [None, Some(Machine::Exists), Some(Machine::Gone)] {
+                for renter in RENTERS {
                     for age_min in [None, Some(-5), Some(0), Some(9), Some(10), Some(119), Some(120), Some(100_000)] {
                         for written_min in [None, Some(10), Some(120)] {
                             let (is_ours, is_dirty, has_user) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
-                            cases.push(Case { state, is_ours, is_dirty, has_user, machine, age_min, written_min });
+                            cases.push(Case { state, is_ours, is_dirty, has_user, renter, age_min, written_min });
                         }
                     }
                 }
@@ -263,10 +282,10 @@ mod tests {
             let is_left = case.state != VolumeState::Deleting
                 && !case.has_user
                 && !matches!(case.state, VolumeState::Attaching | VolumeState::Attached | VolumeState::Detaching)
-                && case.machine != Some(Machine::Exists);
+                && case.renter != Renter::Known(Machine::Exists);
             let least_min = i64::try_from(case.rule().dead_for().as_secs() / 60).unwrap();
             // A boost of a machine that cannot be asked for may detach it and attach it again.
-            let may_be_used = case.machine.is_none() && case.age_min.is_some_and(|age_min| age_min < least_min);
+            let may_be_used = case.renter != Renter::Known(Machine::Gone) && case.age_min.is_some_and(|age_min| age_min < least_min);
             assert_eq!(case.decide() == Verdict::Dirty, is_left && !may_be_used, "{case:?}");
         }
     }

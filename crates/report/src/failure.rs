@@ -9,7 +9,7 @@ pub enum Failure {
     Failed(String),
     /// Invalid use or input (exit status 2).
     Invalid(String),
-    /// Valid input without a feasible answer (exit status 3); the nearest one is named.
+    /// Valid input without a feasible answer (exit status 3): the nearest one is named, or what is left for a person.
     Infeasible(String),
     /// The user interrupted it and everything was put away (exit status 130, as shells count SIGINT).
     Interrupted(String),

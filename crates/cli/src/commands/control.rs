@@ -42,6 +42,12 @@ impl Daemon {
         request(&Client::new(&sockets.control)).map_err(|error| whereabouts::failure(&error, &sockets))
     }
 
+    /// Whether it is named by a socket, and where its configuration is.
+    pub fn configuration(&self) -> (bool, PathBuf) {
+        let whereabouts = &self.whereabouts;
+        (whereabouts.names_socket(), whereabouts.config().unwrap_or_else(whereabouts::configuration))
+    }
+
     pub fn answer(&self, document: &impl Serialize, people: impl FnOnce() -> String) -> Result<(), Failure> {
         if self.json { output::print_json(document) } else { output::print(&people()) }
     }
@@ -385,36 +391,6 @@ impl Resize {
                     size(gib)
                 ),
             }
-        })
-    }
-}
-
-/// Flags of `gc`.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  surgetank gc
-  surgetank gc --json
-
-Deletes rented volumes that carry this daemon's tag and that none of its devices owns. The daemon does so at its \
-start and every few minutes; it never deletes a volume that may hold data.")]
-pub struct Gc {
-    #[command(flatten)]
-    daemon: Daemon,
-}
-
-impl Gc {
-    pub fn run(&self) -> Result<(), Failure> {
-        let swept = self.daemon.ask(Client::gc)?;
-        self.daemon.answer(&swept, || {
-            let deleted = swept.deleted.iter().map(|volume| format!("deleted {}", line(volume)));
-            let detached = swept.detached.iter();
-            let detached = detached.map(|volume| format!("detached {}; the next sweep deletes it", line(volume)));
-            let warnings = swept.warnings.iter().map(|warning| format!("warning: {}", line(warning)));
-            let mut lines: Vec<String> = deleted.chain(detached).chain(warnings).collect();
-            if lines.is_empty() {
-                lines.push("no volume is left over".into());
-            }
-            lines.join("\n")
         })
     }
 }

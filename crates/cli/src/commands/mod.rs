@@ -4,6 +4,7 @@ mod array;
 mod control;
 mod demo;
 mod foreground;
+mod gc;
 mod history;
 mod inspect;
 mod map;
@@ -72,7 +73,7 @@ enum Command {
     /// Grow a device with its backing volume
     Resize(control::Resize),
     /// Delete rented volumes that no device owns
-    Gc(control::Gc),
+    Gc(gc::Arguments),
     /// Create, show, rotate, assemble and delete arrays of volumes
     Array(array::Arguments),
     /// Run a staging pool, show it, and wait for its files

@@ -15,10 +15,10 @@ use super::credentials::Source;
 use super::{AwsProvider, is_instance, is_region};
 use crate::cloud::{check_url, metadata};
 use crate::table::{ProviderConfig, TypeLimits};
-use crate::{Provider, ProviderError};
+use crate::{Account, Provider, ProviderError};
 
 /// The provider's name in the catalog of volume types.
-const NAME: &str = "aws";
+pub(super) const NAME: &str = "aws";
 /// The configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -205,6 +205,10 @@ impl ProviderConfig for AwsConfig {
 
     fn open(&self, _: Option<&Path>) -> Result<Arc<dyn Provider>, ProviderError> {
         Ok(Arc::new(AwsProvider::open(self.clone())?))
+    }
+
+    fn open_account(&self) -> Result<Option<Arc<dyn Account>>, ProviderError> {
+        Ok(Some(Arc::new(AwsProvider::open(self.clone())?)))
     }
 }
 

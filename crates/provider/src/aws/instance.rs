@@ -6,7 +6,7 @@ use ureq::http::{Method, StatusCode};
 
 use super::credentials::{self, Credentials};
 use super::ec2::{child, element, items};
-use crate::ProviderError;
+use crate::{Machine, ProviderError};
 use crate::cloud::http::{Client, Text, sentence};
 use crate::cloud::{Hidden, metadata};
 
@@ -173,6 +173,24 @@ pub fn read(root: Node<'_, '_>, id: &str) -> Result<Instance, ProviderError> {
         Some((account, zone, _)) => Ok(Instance { account: account.to_owned(), zone: zone.to_owned() }),
         None => Err(ProviderError::Transient(format!(
             "EC2 does not describe the instance {id}, which this machine is: check what answers for it"
+        ))),
+    }
+}
+
+/// Reads whether an instance is there. One that is terminated is shown for an hour, and does not come back.
+///
+/// # Errors
+/// `Transient`, with a sentence: nothing is said of it.
+pub fn state(root: Node<'_, '_>, id: &str) -> Result<Machine, ProviderError> {
+    let found = items(root, "reservationSet").find_map(|reservation| {
+        let instance = items(reservation, "instancesSet").find(|item| child(*item, "instanceId") == Some(id))?;
+        child(element(instance, "instanceState")?, "name")
+    });
+    match found {
+        Some("terminated") => Ok(Machine::Gone),
+        Some(_) => Ok(Machine::Exists),
+        None => Err(ProviderError::Transient(format!(
+            "EC2 was asked for the instance {id} and does not say in which state it is: check what answers for it"
         ))),
     }
 }

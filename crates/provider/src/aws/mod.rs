@@ -3,6 +3,7 @@
 //! Not yet run on the real cloud, but against a fake of it (`fakes`) that answers AWS's own client, and whose record of requests is
 //! checked by the model of that client (`tests/aws`).
 
+mod account;
 mod config;
 mod creations;
 mod credentials;

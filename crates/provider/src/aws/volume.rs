@@ -7,14 +7,12 @@ use surgetank_model::Bytes;
 use surgetank_model::units::GIB;
 
 use super::ec2::{Query, child, element, items};
-use super::is_id;
+use super::{is_id, is_instance};
+use crate::account;
 use crate::cloud::http::sentence;
-use crate::{CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
+use crate::cloud::unix_ms;
+use crate::{AccountVolume, CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
 
-/// Marks every volume of ours, for policies that allow a role to touch no others. No caller sees it.
-const MANAGED: (&str, &str) = ("surgetank:managed", "true");
-/// The tag with the instance that a volume was made on: whoever cleans an account up sees which volumes have none any more.
-const HOST: &str = "surgetank:host";
 /// The longest client token of EC2, in characters.
 const TOKEN_MAX: usize = 64;
 /// The longest key or value of a tag, in characters.
@@ -159,18 +157,27 @@ impl Volume {
         let is_here = state == VolumeState::Attached && self.holding().any(|at| at.instance == here);
         // As its NVMe controller shows it.
         let serial = self.id.replacen('-', "", 1);
-        let mut tags = self.tags.clone();
-        tags.retain(|key, _| key != MANAGED.0 && key != HOST);
         VolumeDescription {
             id: VolumeId(self.id.clone()),
             state,
             volume_type: self.volume_type.clone(),
             size: self.size(),
-            tags,
+            tags: account::shown(self.tags.clone()),
             // The link that udev makes: for people, as the serial is what counts.
             device: is_here.then(|| PathBuf::from(format!("/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{serial}"))),
             disk: is_here.then_some(DiskIdentity::Serial(serial)),
             members: Vec::new(),
+        }
+    }
+
+    /// The same for whoever looks at the whole account.
+    #[must_use]
+    pub fn in_account(&self) -> AccountVolume {
+        AccountVolume {
+            volume: self.describe(""),
+            machine: self.tags.get(tag::HOST).filter(|host| is_instance(host)).cloned(),
+            attached_to: self.holding().next().map(|at| at.instance.clone()),
+            created_ms: unix_ms(&self.created).and_then(|ms| u64::try_from(ms).ok()),
         }
     }
 
@@ -264,8 +271,7 @@ pub fn wanted(request: &CreateVolume, zone: &str, host: &str) -> Result<Query, P
         .with("TagSpecification.1.ResourceType", "volume");
     let mut tags = request.tags.clone();
     tags.insert(tag::TOKEN.to_owned(), request.token.clone());
-    tags.insert(MANAGED.0.to_owned(), MANAGED.1.to_owned());
-    tags.insert(HOST.to_owned(), host.to_owned());
+    tags.extend(account::marks(host));
     for (number, (key, value)) in (1..).zip(&tags) {
         query = query
             .with(format!("TagSpecification.1.Tag.{number}.Key"), key)

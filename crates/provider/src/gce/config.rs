@@ -15,10 +15,10 @@ use super::disk::is_name;
 use super::login::is_part;
 use crate::cloud::{check_url, metadata};
 use crate::table::{ProviderConfig, TypeLimits};
-use crate::{Provider, ProviderError};
+use crate::{Account, Provider, ProviderError};
 
 /// The provider's name in the catalog of volume types.
-const NAME: &str = "gcp";
+pub(super) const NAME: &str = "gcp";
 /// What disks of a type move whatever their size, if nothing more is bought.
 const BANDWIDTHS: &[(&str, Bandwidth)] = &[("hyperdisk-balanced", Bandwidth::from_mib_s(140))];
 /// The types that are rented: of the others performance has to be bought, or is less than that of what they would serve.
@@ -147,6 +147,10 @@ impl ProviderConfig for GceConfig {
         let mut config = self.clone();
         config.place_file = config.place_file.or_else(|| state.map(|state| state.join(PLACE_FILE)));
         Ok(Arc::new(GceProvider::open(config)?))
+    }
+
+    fn open_account(&self) -> Result<Option<Arc<dyn Account>>, ProviderError> {
+        Ok(Some(Arc::new(GceProvider::open(self.clone())?)))
     }
 }
 

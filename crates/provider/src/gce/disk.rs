@@ -8,8 +8,10 @@ use surgetank_model::Bytes;
 use surgetank_model::units::GIB;
 
 use super::labels::{self, Labels};
+use crate::account;
 use crate::cloud::http::sentence;
-use crate::{CreateVolume, DiskIdentity, ProviderError, VolumeDescription, VolumeId, VolumeState};
+use crate::cloud::unix_ms;
+use crate::{AccountVolume, CreateVolume, DiskIdentity, ProviderError, VolumeDescription, VolumeId, VolumeState, tag};
 
 /// The longest name.
 const NAME_MAX: usize = 63;
@@ -33,6 +35,7 @@ pub struct Disk {
     pub users: Vec<String>,
     status: String,
     volume_type: String,
+    created_ms: Option<u64>,
 }
 
 /// As it is told.
@@ -46,6 +49,7 @@ struct Told {
     #[serde(default)]
     labels: Labels,
     label_fingerprint: Option<String>,
+    creation_timestamp: Option<String>,
     #[serde(default)]
     users: Vec<String>,
 }
@@ -87,6 +91,7 @@ impl Disk {
                 users: told.users,
                 status: told.status,
                 volume_type,
+                created_ms: told.creation_timestamp.and_then(|text| u64::try_from(unix_ms(&text)?).ok()),
             }),
             _ => Err(odd(&format!("\"{}\" with a name, a type or a size that is none", sentence(&told.name)))),
         }
@@ -109,7 +114,19 @@ impl Disk {
             users: Vec::new(),
             status: "CREATING".to_owned(),
             volume_type: request.volume_type.clone(),
+            created_ms: None,
         })
+    }
+
+    /// The same, rented on the instance `host`.
+    ///
+    /// # Errors
+    /// `Invalid`: its name does not fit.
+    pub fn marked(mut self, host: &str) -> Result<Self, ProviderError> {
+        for (key, value) in account::marks(host) {
+            labels::set(&mut self.labels, &key, Some(&value))?;
+        }
+        Ok(self)
     }
 
     /// The body that asks for it.
@@ -174,11 +191,22 @@ impl Disk {
             state,
             volume_type: self.volume_type.clone(),
             size: self.size(),
-            tags: labels::tags(&self.labels),
+            tags: account::shown(labels::tags(&self.labels)),
             // The link that the guest's rules make of the device name, for people: the hypervisor shows that name itself.
             device: is_located.then(|| PathBuf::from(format!("/dev/disk/by-id/google-{}", self.name))),
             disk: is_located.then(|| DiskIdentity::Name(self.name.clone())),
             members: Vec::new(),
+        }
+    }
+
+    /// The same for whoever looks at the whole zone. Only what is an instance's name is put into a path.
+    #[must_use]
+    pub fn in_account(&self, state: VolumeState) -> AccountVolume {
+        AccountVolume {
+            volume: self.describe(state, ""),
+            machine: labels::tags(&self.labels).remove(tag::HOST).filter(|host| is_name(host)),
+            attached_to: self.users.first().map(|user| sentence(last(user))),
+            created_ms: self.created_ms,
         }
     }
 

@@ -132,9 +132,10 @@ impl Refusal {
         self.status == 404 && self.has("NOT_FOUND")
     }
 
-    /// Whether Compute Engine says that there is no such disk, in its own words.
-    fn is_gone(&self, id: &str, zone: &str) -> bool {
-        let end = format!("/zones/{zone}/disks/{id}' was not found");
+    /// Whether Compute Engine says that the zone has no such disk (`disks/NAME`) or instance (`instances/NAME`), in its own words.
+    #[must_use]
+    pub fn lacks(&self, what: &str, zone: &str) -> bool {
+        let end = format!("/zones/{zone}/{what}' was not found");
         let is_absent = self.has("NOT_FOUND") || self.has("RESOURCE_NOT_FOUND");
         is_absent && self.said.starts_with("The resource 'projects/") && self.said.ends_with(&end)
     }
@@ -187,7 +188,7 @@ impl Refusal {
     /// Of a change of a disk that was found in this state: a state that does not allow it is a conflict, whatever code says so.
     #[must_use]
     pub fn of_disk(&self, id: &str, zone: &str, state: VolumeState) -> ProviderError {
-        if self.is_gone(id, zone) {
+        if self.lacks(&format!("disks/{id}"), zone) {
             return ProviderError::NotFound(VolumeId(id.to_owned()));
         }
         let error = self.general();

@@ -3,6 +3,7 @@
 //! Not yet run on the real cloud, but against a fake of it (`fakes`) that Google's own client uses, and whose record of requests is
 //! checked by the discovery document (`tests/gce`).
 
+mod account;
 mod compute;
 mod config;
 mod disk;
@@ -204,6 +205,27 @@ impl GceProvider {
         }
     }
 
+    /// The disks that a filter lets pass, or all of the zone, with the states that operations say.
+    fn all(&self, filter: Option<&str>) -> Result<Vec<(Disk, VolumeState)>, ProviderError> {
+        // Before the disks are read: what ends in between shows there.
+        let operations = self.compute.operations().map_err(Failure::general)?;
+        let bodies = self.compute.all("disks", filter).map_err(Failure::general)?;
+        let mut disks = bodies.iter().map(Disk::read).collect::<Result<Vec<Disk>, _>>()?;
+        // One that was made meanwhile moves the pages.
+        disks.sort_by(|a, b| a.name.cmp(&b.name));
+        disks.dedup_by(|a, b| a.name == b.name);
+        let with_state = disks.into_iter().map(|disk| {
+            let state = match pending_of(&disk.name, &operations).map(|pending| pending.doing) {
+                Some(Doing::Attach) => VolumeState::Attaching,
+                Some(Doing::Detach) => VolumeState::Detaching,
+                Some(Doing::Delete) => VolumeState::Deleting,
+                _ => disk.state(),
+            };
+            (disk, state)
+        });
+        Ok(with_state.collect())
+    }
+
     fn under_way(&self, name: &str, pending: Pending) -> Result<Option<(Disk, VolumeState)>, ProviderError> {
         let before = match (pending.doing, pending.disk) {
             // The size tells when it has grown.
@@ -316,6 +338,7 @@ impl Provider for GceProvider {
         }
         let wanted = Disk::wanted(request, &name, gib)?;
         self.turns.take(Verb::Create)?;
+        let wanted = wanted.marked(self.compute.instance()?)?;
         let present = |(disk, state): (Disk, VolumeState)| {
             disk.check(request, gib)?;
             Ok((self.described(&disk, state)?, Change::Identity))
@@ -479,24 +502,10 @@ impl Provider for GceProvider {
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         self.turns.take(Verb::List)?;
         let Some(filter) = labels::filter(key, value) else { return Ok(Vec::new()) };
-        // Before the disks are read: what ends in between shows there.
-        let operations = self.compute.operations().map_err(Failure::general)?;
-        let bodies = self.compute.all("disks", Some(&filter)).map_err(Failure::general)?;
-        let mut disks = bodies.iter().map(Disk::read).collect::<Result<Vec<Disk>, _>>()?;
-        // One that was made meanwhile moves the pages; and who filters, compares.
-        disks.retain(|disk| labels::tags(&disk.labels).get(key).is_some_and(|there| there == value));
-        disks.sort_by(|a, b| a.name.cmp(&b.name));
-        disks.dedup_by(|a, b| a.name == b.name);
-        let described = disks.into_iter().map(|disk| {
-            let state = match pending_of(&disk.name, &operations).map(|pending| pending.doing) {
-                Some(Doing::Attach) => VolumeState::Attaching,
-                Some(Doing::Detach) => VolumeState::Detaching,
-                Some(Doing::Delete) => VolumeState::Deleting,
-                _ => disk.state(),
-            };
-            self.described(&disk, state)
-        });
-        described.collect()
+        let mut disks = self.all(Some(&filter))?;
+        // Who filters, compares.
+        disks.retain(|(disk, _)| labels::tags(&disk.labels).get(key).is_some_and(|there| there == value));
+        disks.iter().map(|(disk, state)| self.described(disk, *state)).collect()
     }
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {

@@ -8,8 +8,10 @@ use surgetank_model::Bytes;
 use surgetank_model::units::GIB;
 
 use super::is_id;
+use crate::account;
 use crate::cloud::http::sentence;
-use crate::{CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
+use crate::cloud::unix_ms;
+use crate::{AccountVolume, CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
 
 /// The largest number of GiB that the interface takes.
 const GIB_MAX: u64 = i32::MAX as u64;
@@ -135,7 +137,7 @@ impl Volume {
             state,
             volume_type: self.volume_type.clone().unwrap_or_default(),
             size: Bytes::new(self.size.saturating_mul(GIB)),
-            tags: self.metadata.clone(),
+            tags: account::shown(self.metadata.clone()),
             // Nova's word for where it is, or the link that udev makes for virtio: for people, as the serial is what counts.
             device: at.map(|at| match at.device.as_deref() {
                 Some(device) if !device.is_empty() => PathBuf::from(device),
@@ -144,6 +146,19 @@ impl Volume {
             // All of it; a virtio disk shows the first 20 characters.
             disk: at.map(|_| DiskIdentity::Serial(self.id.clone())),
             members: Vec::new(),
+        }
+    }
+
+    /// The same for whoever looks at the whole project.
+    #[must_use]
+    pub fn in_account(&self) -> AccountVolume {
+        let created = self.created_at.as_ref().and_then(|text| unix_ms(&format!("{text}Z")));
+        let server = |at: &Attachment| at.server_id.clone().unwrap_or_else(|| "a server of no name".to_owned());
+        AccountVolume {
+            volume: self.describe(""),
+            machine: self.metadata.get(tag::HOST).filter(|host| is_id(host)).cloned(),
+            attached_to: self.attachments.first().map(server),
+            created_ms: created.and_then(|ms| u64::try_from(ms).ok()),
         }
     }
 
@@ -192,12 +207,12 @@ pub fn name(token: &str) -> Result<String, ProviderError> {
     )))
 }
 
-/// The body that asks for a volume.
+/// The body that asks for a volume, rented on the server `host`.
 #[must_use]
-pub fn wanted(request: &CreateVolume, name: &str, gib: u64, zone: Option<&str>) -> Value {
-    let mut volume = json!({
-        "size": gib, "name": name, "volume_type": request.volume_type, "metadata": request.tags,
-    });
+pub fn wanted(request: &CreateVolume, name: &str, gib: u64, zone: Option<&str>, host: &str) -> Value {
+    let mut tags = request.tags.clone();
+    tags.extend(account::marks(host));
+    let mut volume = json!({ "size": gib, "name": name, "volume_type": request.volume_type, "metadata": tags });
     if let Some(zone) = zone {
         volume["availability_zone"] = json!(zone);
     }

@@ -12,7 +12,7 @@ use super::credentials::Source;
 use super::{OpenStackProvider, is_id};
 use crate::cloud::metadata;
 use crate::table::{ProviderConfig, TypeLimits};
-use crate::{Provider, ProviderError};
+use crate::{Account, Provider, ProviderError};
 
 /// The smallest volume of Cinder, and the largest that we ask for; the types' own limits only the cloud knows.
 const SIZES: (Bytes, Bytes) = (Bytes::from_gib(1), Bytes::new(16 * TIB));
@@ -136,6 +136,10 @@ impl ProviderConfig for OpenStackConfig {
         let mut config = self.clone();
         config.place_file = config.place_file.or_else(|| state.map(|state| state.join(PLACE_FILE)));
         Ok(Arc::new(OpenStackProvider::open(config)?))
+    }
+
+    fn open_account(&self) -> Result<Option<Arc<dyn Account>>, ProviderError> {
+        Ok(Some(Arc::new(OpenStackProvider::open(self.clone())?)))
     }
 }
 

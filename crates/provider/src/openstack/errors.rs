@@ -27,6 +27,13 @@ fn is_gone(answer: &Answer, id: &VolumeId) -> bool {
     answer.status == StatusCode::NOT_FOUND && told(answer) == Some((ITEM_NOT_FOUND, &gone))
 }
 
+/// Whether Nova says that there is no such server, in its own words.
+#[must_use]
+pub fn lacks_server(answer: &Answer, id: &str) -> bool {
+    let gone = format!("Instance {id} could not be found.");
+    answer.status == StatusCode::NOT_FOUND && told(answer) == Some((ITEM_NOT_FOUND, &gone))
+}
+
 /// Why a service has not carried out a call that concerns no volume, or that it cannot have carried out.
 #[must_use]
 pub fn error(service: &str, answer: &Answer) -> ProviderError {

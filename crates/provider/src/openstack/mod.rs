@@ -2,6 +2,7 @@
 //!
 //! Not yet run on a real cloud, but against Keystone, Cinder and Nova themselves (`tests/openstack`).
 
+mod account;
 mod cinder;
 mod config;
 mod credentials;
@@ -291,7 +292,7 @@ impl Provider for OpenStackProvider {
             volume.check(request, gib)?;
             return Ok((self.described(&volume)?, Change::Identity));
         }
-        let body = cinder::wanted(request, &name, gib, self.config.availability_zone.as_deref());
+        let body = cinder::wanted(request, &name, gib, self.config.availability_zone.as_deref(), self.here()?);
         let answer = self.ask(Service::Cinder, Method::POST, "/volumes", Some(&body))?;
         if !answer.status.is_success() {
             return Err(errors::error("Cinder", &answer));

@@ -126,14 +126,21 @@ impl State {
     fn describe_instances(&self, sent: &Sent) -> Result<String, Refused> {
         let (instance, zone) = &self.cloud.machine;
         let id = sent.need("InstanceId.1")?;
-        if id != instance {
+        let state = if id == instance { Some("running") } else { self.cloud.others.get(id).copied() };
+        let Some(state) = state else {
             return Err(("InvalidInstanceID.NotFound", format!("The instance ID '{id}' does not exist")));
-        }
+        };
+        let code = match state {
+            "running" => 16,
+            "shutting-down" => 32,
+            "terminated" => 48,
+            _ => 80,
+        };
         let described = [
-            leaf("instanceId", instance),
+            leaf("instanceId", id),
             leaf("instanceType", &self.instance_type),
             node("placement", leaf("availabilityZone", zone) + &leaf("tenancy", "default")),
-            node("instanceState", leaf("code", 16) + &leaf("name", "running")),
+            node("instanceState", leaf("code", code) + &leaf("name", state)),
         ];
         let instances = node("instancesSet", node("item", described.concat()));
         let reservation = leaf("reservationId", "r-0123456789abcdef0") + &leaf("ownerId", ACCOUNT) + &instances;

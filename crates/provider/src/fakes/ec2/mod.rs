@@ -179,6 +179,11 @@ impl FakeEc2 {
         name.clone_into(&mut locked(&self.state).instance_type);
     }
 
+    /// Another instance calls from now on. The former one is left in this state, such as `terminated`; `None`: nothing is known of it any more.
+    pub fn replace_instance(&self, instance: &str, former: Option<&'static str>) {
+        locked(&self.state).cloud.replace_machine(instance, former);
+    }
+
     /// The zone in which the instance is.
     pub fn set_zone(&self, name: &str) {
         name.clone_into(&mut locked(&self.state).cloud.machine.1);

@@ -173,6 +173,7 @@ impl State {
         match &*sent.call {
             "disks.get" => Ok(disk(&self.cloud.describe(name).map_err(|refusal| refused(refusal, name))?)),
             "disks.list" => self.list_disks(sent),
+            "instances.get" => self.instance(sent, name),
             "zoneOperations.list" => self.list_operations(sent),
             "zoneOperations.get" | "zoneOperations.wait" => {
                 let is_known = |known: &Operation| known.inserted_ms + self.operation_lag_ms <= now_ms;
@@ -225,6 +226,13 @@ impl State {
             body["items"] = members.into_iter().map(|(_, member)| member).collect();
         }
         Ok(body)
+    }
+
+    fn instance(&self, sent: &Sent, name: &str) -> Result<Value, Refused> {
+        let is_own = name == self.cloud.machine.0;
+        let status = if is_own { Some("RUNNING") } else { self.cloud.others.get(name).copied() };
+        let status = status.ok_or_else(|| absent(&sent.path))?;
+        Ok(json!({ "kind": "compute#instance", "id": "2345678901234567890", "name": name, "status": status }))
     }
 
     fn list_disks(&mut self, sent: &Sent) -> Result<Value, Refused> {

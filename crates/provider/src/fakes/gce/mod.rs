@@ -200,6 +200,11 @@ impl FakeGce {
         locked(&self.state).cloud.fail_next = true;
     }
 
+    /// Another instance calls from now on. The former one is left in this state, such as `TERMINATED`; `None`: nothing is known of it any more.
+    pub fn replace_instance(&self, instance: &str, former: Option<&'static str>) {
+        locked(&self.state).cloud.replace_machine(instance, former);
+    }
+
     /// Another instance has the disk.
     pub fn attach_elsewhere(&self, disk: &str, instance: &str) {
         locked(&self.state).cloud.attach_elsewhere(disk, instance);
@@ -377,6 +382,7 @@ impl Sent {
             ("POST", ["projects", p, "zones", z, "instances", i, "detachDisk"]) => {
                 ("instances.detachDisk", vec![p, z, i])
             }
+            ("GET", ["projects", p, "zones", z, "instances", i]) => ("instances.get", vec![p, z, i]),
             ("GET", ["projects", p, "zones", z, "operations"]) => ("zoneOperations.list", vec![p, z]),
             ("GET", ["projects", p, "zones", z, "operations", o]) => ("zoneOperations.get", vec![p, z, o]),
             ("POST", ["projects", p, "zones", z, "operations", o, "wait"]) => ("zoneOperations.wait", vec![p, z, o]),

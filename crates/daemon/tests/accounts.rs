@@ -1,0 +1,390 @@
+//! What `gc --account` does to the volumes of an account, against fakes of clouds.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use surgetank_daemon::reaping::{Outcome, Reaped, Reaper, Reason, Rule, Seen};
+use surgetank_model::Bytes;
+use surgetank_model::units::Span;
+use surgetank_provider::fakes::{FakeEc2, FakeGce, Fault, Settings};
+use surgetank_provider::{
+    Account, AwsConfig, AwsProvider, Clock, CreateVolume, GceConfig, GceProvider, Machine, ManualClock, ProviderError,
+    Tags, VolumeId, VolumeState, tag,
+};
+
+/// When the clock starts: signatures and tokens have times.
+const START_MS: u64 = 1_795_859_878_000;
+const HOUR: Duration = Duration::from_secs(3600);
+const STEP: Duration = Duration::from_millis(500);
+
+/// A fake of a cloud.
+trait Fake {
+    /// The type that is rented, and the calls that list, delete, and describe a machine.
+    const TYPE: &'static str;
+    const LIST: &'static str;
+    const DELETE: &'static str;
+    const MACHINE: &'static str;
+    /// The machine that takes the place of the first one, and a state in which a machine is not gone.
+    const SECOND: &'static str;
+    const STOPPED: &'static str;
+
+    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self;
+    fn open(&self, clock: Arc<ManualClock>) -> Box<dyn Account>;
+    fn replace_machine(&self, name: &str, former: Option<&'static str>);
+    fn attach_elsewhere(&self, id: &VolumeId, machine: &str);
+    fn set(&self, change: impl FnOnce(&mut Settings));
+    fn fault(&self, call: &'static str, fault: Fault);
+    fn deny(&self, call: &'static str, is_denied: bool);
+    fn count(&self) -> usize;
+}
+
+impl Fake for FakeEc2 {
+    const TYPE: &'static str = "gp3";
+    const LIST: &'static str = "DescribeVolumes";
+    const DELETE: &'static str = "DeleteVolume";
+    const MACHINE: &'static str = "DescribeInstances";
+    const SECOND: &'static str = "i-0000000000000002b";
+    const STOPPED: &'static str = "stopped";
+
+    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self {
+        Self::start(clock, settings)
+    }
+
+    fn open(&self, clock: Arc<ManualClock>) -> Box<dyn Account> {
+        let (reads_per_s, writes_per_s) = (1_000_000, 1_000_000);
+        let (endpoint, timeout) = (Some(self.url()), Span(Duration::from_secs(10)));
+        let config = AwsConfig {
+            endpoint,
+            metadata_url: self.url(),
+            timeout,
+            reads_per_s,
+            writes_per_s,
+            ..AwsConfig::default()
+        };
+        Box::new(AwsProvider::open_at(config, clock).unwrap())
+    }
+
+    fn replace_machine(&self, name: &str, former: Option<&'static str>) {
+        self.replace_instance(name, former);
+    }
+
+    fn attach_elsewhere(&self, id: &VolumeId, machine: &str) {
+        self.attach_elsewhere(&id.0, machine);
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Settings)) {
+        self.set(change);
+    }
+
+    fn fault(&self, call: &'static str, fault: Fault) {
+        self.faults(|faults| faults.scripted.push_back((call, fault)));
+    }
+
+    fn deny(&self, call: &'static str, is_denied: bool) {
+        self.deny(call, is_denied);
+    }
+
+    fn count(&self) -> usize {
+        self.volumes()
+    }
+}
+
+impl Fake for FakeGce {
+    const TYPE: &'static str = "pd-ssd";
+    const LIST: &'static str = "disks.list";
+    const DELETE: &'static str = "disks.delete";
+    const MACHINE: &'static str = "instances.get";
+    const SECOND: &'static str = "other-machine";
+    const STOPPED: &'static str = "TERMINATED";
+
+    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self {
+        Self::start(clock, settings)
+    }
+
+    fn open(&self, clock: Arc<ManualClock>) -> Box<dyn Account> {
+        let (reads_per_s, writes_per_s) = (1_000_000, 1_000_000);
+        let (endpoint, timeout) = (Some(self.url()), Span(Duration::from_secs(10)));
+        let config = GceConfig {
+            endpoint,
+            metadata_url: self.url(),
+            timeout,
+            reads_per_s,
+            writes_per_s,
+            ..GceConfig::default()
+        };
+        Box::new(GceProvider::open_at(config, clock).unwrap())
+    }
+
+    fn replace_machine(&self, name: &str, former: Option<&'static str>) {
+        self.replace_instance(name, former);
+    }
+
+    fn attach_elsewhere(&self, id: &VolumeId, machine: &str) {
+        self.attach_elsewhere(&id.0, machine);
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Settings)) {
+        self.set(change);
+    }
+
+    fn fault(&self, call: &'static str, fault: Fault) {
+        self.faults(|faults| faults.scripted.push_back((call, fault)));
+    }
+
+    fn deny(&self, call: &'static str, is_denied: bool) {
+        self.deny(call, is_denied);
+    }
+
+    fn count(&self) -> usize {
+        self.disks()
+    }
+}
+
+/// A cloud, and what is there of it on the machine that calls now.
+struct World<F> {
+    fake: F,
+    clock: Arc<ManualClock>,
+}
+
+impl<F: Fake> World<F> {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::at_ms(START_MS));
+        Self { fake: F::start(clock.clone(), Settings::default()), clock }
+    }
+
+    fn open(&self) -> Box<dyn Account> {
+        self.fake.open(self.clock.clone())
+    }
+
+    fn pass(&self, time: Duration) {
+        self.clock.advance(time);
+    }
+
+    /// A volume that the present machine has rented, with these tags beside its owner's.
+    fn rented(&self, token: &str, tags: &[(&str, &str)]) -> VolumeId {
+        let provider = self.open();
+        let owner = (tag::OWNER.to_owned(), "0123456789abcdef".to_owned());
+        let tags = tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let tags = std::iter::once(owner).chain(tags).collect();
+        self.made(&*provider, token, tags)
+    }
+
+    fn made(&self, provider: &dyn Account, token: &str, tags: Tags) -> VolumeId {
+        let (token, volume_type, size) = (token.to_owned(), F::TYPE.to_owned(), Bytes::from_gib(10));
+        let id = provider.create(&CreateVolume { token, volume_type, size, tags }).unwrap().0.id;
+        self.reaches(provider, &id, VolumeState::Available);
+        id
+    }
+
+    fn reaches(&self, provider: &dyn Account, id: &VolumeId, state: VolumeState) {
+        for _ in 0..1000 {
+            match provider.describe(id) {
+                Ok(volume) if volume.state == state => return,
+                Ok(_) | Err(ProviderError::NotFound(_)) => self.pass(STEP),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("{id:?} does not become {state:?}");
+    }
+
+    /// The machine is deleted, and another one calls.
+    fn machine_dies(&self) {
+        self.fake.replace_machine(F::SECOND, None);
+    }
+
+    fn reap(&self, rule: Rule, deletes: bool) -> Reaped {
+        let mut reaped = Reaped::default();
+        let pause = |time| self.pass(time);
+        let reaper = Reaper { rule, deletes, now_ms: self.clock.now_ms(), pause: &pause };
+        reaper.reap("cloud", &*self.open(), &mut reaped);
+        reaped
+    }
+
+    /// Deletes by the default rule, and tells what became of each volume.
+    fn deletes(&self) -> Reaped {
+        self.reap(Rule::default(), true)
+    }
+}
+
+fn of<'a>(reaped: &'a Reaped, id: &VolumeId) -> &'a Seen {
+    reaped.volumes.iter().find(|seen| seen.volume == id.0).unwrap_or_else(|| panic!("{id:?} of {reaped:?}"))
+}
+
+fn kept(reaped: &Reaped, id: &VolumeId) -> Option<Reason> {
+    let seen = of(reaped, id);
+    assert_eq!(seen.outcome, Outcome::Kept, "{seen:?}");
+    seen.kept_because
+}
+
+/// Gives each cloud the same tests.
+macro_rules! on_each_cloud {
+    ($($test:ident,)+) => {
+        mod aws {
+            $(#[test] fn $test() { super::$test::<super::FakeEc2>(); })+
+        }
+        mod gce {
+            $(#[test] fn $test() { super::$test::<super::FakeGce>(); })+
+        }
+    };
+}
+
+on_each_cloud! {
+    an_orphan_of_a_machine_that_is_gone_is_deleted_and_nothing_else,
+    without_delete_nothing_is_changed,
+    volumes_of_machines_that_are_stopped_are_kept,
+    what_a_listing_shows_too_late_is_looked_at_again_before_it_is_deleted,
+    a_volume_without_a_machines_tag_is_deleted_on_an_explicit_word_alone,
+    a_deletion_that_fails_is_told,
+    a_cloud_that_does_not_say_whether_a_machine_exists_deletes_nothing,
+    a_listing_that_fails_is_told,
+    a_call_of_which_there_were_too_many_is_made_again,
+}
+
+fn an_orphan_of_a_machine_that_is_gone_is_deleted_and_nothing_else<F: Fake>() {
+    let world = World::<F>::new();
+    let orphan = world.rented("orphan", &[(tag::DEVICE, "data")]);
+    let dirty = world.rented("dirty", &[(tag::DEVICE, "data"), (tag::DIRTY_EPOCH, "7")]);
+    let attached = world.rented("attached", &[]);
+    world.fake.attach_elsewhere(&attached, "rescue-machine");
+    let foreign = world.made(&*world.open(), "foreign", Tags::from([("name".to_owned(), "backup".to_owned())]));
+    world.machine_dies();
+    let living = world.rented("living", &[]);
+    world.pass(3 * HOUR);
+
+    let reaped = world.deletes();
+    assert_eq!(reaped.errors, Vec::<String>::new());
+    let seen = of(&reaped, &orphan);
+    assert_eq!((seen.outcome, seen.machine_state), (Outcome::Deleted, Some(Machine::Gone)));
+    let seen = of(&reaped, &dirty);
+    assert_eq!((seen.outcome, seen.dirty_epoch.as_deref()), (Outcome::Dirty, Some("7")));
+    assert_eq!((seen.owner.as_deref(), seen.device.as_deref()), (Some("0123456789abcdef"), Some("data")));
+    assert!(seen.age_s.is_some_and(|age_s| age_s >= 3.0 * 3600.0), "{seen:?}");
+    assert!(seen.cost_usd.is_some_and(|usd| usd > 0.0) && seen.usd_month > seen.cost_usd, "{seen:?}");
+    assert_eq!(kept(&reaped, &attached), Some(Reason::Attached));
+    assert_eq!(of(&reaped, &attached).attached_to.as_deref(), Some("rescue-machine"));
+    assert_eq!(kept(&reaped, &living), Some(Reason::MachineExists));
+    assert!(reaped.volumes.iter().all(|seen| seen.volume != foreign.0), "it is nobody's affair");
+    assert_eq!(world.fake.count(), 4);
+
+    // A cloud may show it for a while.
+    let again = world.deletes();
+    assert_eq!((again.count(Outcome::Deleted), again.count(Outcome::Dirty)), (0, 1));
+    assert_eq!(world.fake.count(), 4);
+}
+
+fn without_delete_nothing_is_changed<F: Fake>() {
+    let world = World::<F>::new();
+    let old = world.rented("old", &[]);
+    world.pass(3 * HOUR);
+    let young = world.rented("young", &[]);
+    world.machine_dies();
+    let reaped = world.reap(Rule::default(), false);
+    assert_eq!(of(&reaped, &old).outcome, Outcome::WouldDelete);
+    assert_eq!(kept(&reaped, &young), Some(Reason::Young));
+    assert_eq!(world.fake.count(), 2);
+    // Nor is a young one deleted.
+    world.deletes();
+    assert_eq!(world.fake.count(), 1);
+}
+
+fn volumes_of_machines_that_are_stopped_are_kept<F: Fake>() {
+    let world = World::<F>::new();
+    let id = world.rented("a", &[]);
+    world.fake.replace_machine(F::SECOND, Some(F::STOPPED));
+    world.pass(100 * HOUR);
+    for rule in [Rule::default(), Rule::older_than(HOUR).unwrap()] {
+        assert_eq!(kept(&world.reap(rule, true), &id), Some(Reason::MachineExists));
+    }
+    assert_eq!(world.fake.count(), 1);
+}
+
+fn what_a_listing_shows_too_late_is_looked_at_again_before_it_is_deleted<F: Fake>() {
+    let world = World::<F>::new();
+    let (dirty, gone) = (world.rented("dirty", &[]), world.rented("gone", &[]));
+    world.machine_dies();
+    world.pass(3 * HOUR);
+    world.fake.set(|settings| settings.listing_lag = HOUR);
+    // Somebody has come to the rescue of one of them: the tag is set, and the list does not show it.
+    let provider = world.open();
+    provider.set_tag(&dirty, tag::DIRTY_EPOCH, Some("1")).unwrap();
+    provider.delete(&gone).unwrap();
+    world.pass(Duration::from_secs(60));
+    let listed = provider.volumes().unwrap();
+    assert!(listed.iter().all(|of| !of.volume.tags.contains_key(tag::DIRTY_EPOCH)), "{listed:?}");
+    let reaped = world.deletes();
+    assert_eq!(of(&reaped, &dirty).outcome, Outcome::Dirty);
+    assert!(reaped.count(Outcome::Deleted) == 0 && reaped.errors.is_empty(), "{reaped:?}");
+    assert_eq!(world.fake.count(), 1);
+}
+
+fn a_volume_without_a_machines_tag_is_deleted_on_an_explicit_word_alone<F: Fake>() {
+    let world = World::<F>::new();
+    let id = world.rented("a", &[]);
+    // As releases rented that did not set it.
+    world.open().set_tag(&id, tag::HOST, None).unwrap();
+    world.machine_dies();
+    world.pass(3 * HOUR);
+    assert_eq!(kept(&world.deletes(), &id), Some(Reason::MachineUnnamed));
+    let younger = Rule::older_than(4 * HOUR).unwrap();
+    assert_eq!(kept(&world.reap(younger, true), &id), Some(Reason::Young));
+    assert_eq!(world.fake.count(), 1);
+    let reaped = world.reap(Rule::older_than(HOUR).unwrap(), true);
+    assert_eq!((of(&reaped, &id).outcome, world.fake.count()), (Outcome::Deleted, 0));
+}
+
+fn a_deletion_that_fails_is_told<F: Fake>() {
+    let world = World::<F>::new();
+    let ids = [world.rented("a", &[]), world.rented("b", &[])];
+    world.machine_dies();
+    world.pass(3 * HOUR);
+    world.fake.deny(F::DELETE, true);
+    let reaped = world.deletes();
+    assert!(ids.iter().all(|id| of(&reaped, id).outcome == Outcome::Failed), "{reaped:?}");
+    assert!(reaped.errors.len() == 2 && reaped.errors[0].contains("cannot be deleted"), "{reaped:?}");
+    assert_eq!(world.fake.count(), 2);
+    world.fake.deny(F::DELETE, false);
+    assert_eq!(world.deletes().count(Outcome::Deleted), 2);
+}
+
+fn a_cloud_that_does_not_say_whether_a_machine_exists_deletes_nothing<F: Fake>() {
+    let world = World::<F>::new();
+    let id = world.rented("a", &[]);
+    world.machine_dies();
+    world.pass(3 * HOUR);
+    let account = world.open();
+    // It has logged in before.
+    account.volumes().unwrap();
+    world.fake.deny(F::MACHINE, true);
+    let pauses = RefCell::new(0);
+    let pause = |_| *pauses.borrow_mut() += 1;
+    let rule = Rule::older_than(HOUR).unwrap();
+    let reaper = Reaper { rule, deletes: true, now_ms: world.clock.now_ms(), pause: &pause };
+    let mut reaped = Reaped::default();
+    reaper.reap("cloud", &*account, &mut reaped);
+    assert_eq!(kept(&reaped, &id), Some(Reason::MachineUnanswered));
+    assert!(reaped.errors.len() == 1 && reaped.errors[0].contains("exists cannot be told"), "{reaped:?}");
+    assert_eq!((world.fake.count(), *pauses.borrow()), (1, 0));
+}
+
+fn a_listing_that_fails_is_told<F: Fake>() {
+    let world = World::<F>::new();
+    world.rented("a", &[]);
+    world.fake.deny(F::LIST, true);
+    let reaped = world.deletes();
+    assert!(reaped.errors.len() == 1 && reaped.errors[0].contains("[provider.cloud] cannot be listed"), "{reaped:?}");
+    assert_eq!(reaped.volumes, Vec::new());
+}
+
+fn a_call_of_which_there_were_too_many_is_made_again<F: Fake>() {
+    let world = World::<F>::new();
+    let id = world.rented("a", &[]);
+    world.machine_dies();
+    world.pass(3 * HOUR);
+    for call in [F::LIST, F::MACHINE, F::DELETE, F::DELETE] {
+        world.fake.fault(call, Fault::Throttled);
+    }
+    let reaped = world.deletes();
+    assert_eq!(of(&reaped, &id).outcome, Outcome::Deleted, "{reaped:?}");
+    assert_eq!((reaped.errors.len(), world.fake.count()), (0, 0));
+}
