@@ -150,7 +150,8 @@ impl ProviderConfig for GceConfig {
     }
 
     fn open_account(&self) -> Result<Option<Arc<dyn Account>>, ProviderError> {
-        Ok(Some(Arc::new(GceProvider::open(self.clone())?)))
+        // What is rented is not remembered here, so neither is the place.
+        Ok(Some(Arc::new(GceProvider::open(GceConfig { place_file: None, ..self.clone() })?)))
     }
 }
 

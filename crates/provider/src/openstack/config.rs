@@ -139,7 +139,8 @@ impl ProviderConfig for OpenStackConfig {
     }
 
     fn open_account(&self) -> Result<Option<Arc<dyn Account>>, ProviderError> {
-        Ok(Some(Arc::new(OpenStackProvider::open(self.clone())?)))
+        // What is rented is not remembered here, so neither is the place.
+        Ok(Some(Arc::new(OpenStackProvider::open(OpenStackConfig { place_file: None, ..self.clone() })?)))
     }
 }
 

@@ -10,7 +10,7 @@ use surgetank_model::volume_type::Provision;
 use surgetank_model::{Bandwidth, Iops};
 use surgetank_provider::fakes::ec2::{INSTANCE, REGION, ZONE};
 use surgetank_provider::fakes::{FakeEc2, Sent, Settings};
-use surgetank_provider::{AwsConfig, Provider, SystemClock, VolumeState, contract, tag};
+use surgetank_provider::{Account as _, AwsConfig, Machine, Provider, SystemClock, VolumeState, contract, tag};
 
 use crate::account::{Account, TYPE, request};
 use crate::faked::STEP;
@@ -59,6 +59,10 @@ pub fn sent() -> Vec<Sent> {
     for (key, value) in [(tag::OWNER, "many"), ("k", "it's <odd> & * ? \\"), ("\u{e4}*", "v")] {
         provider.list(key, value).unwrap();
     }
+    // What `gc --account` asks.
+    let rented = provider.volumes().unwrap();
+    assert!(rented.iter().all(|rented| rented.machine.as_deref() == Some(INSTANCE)), "{rented:?}");
+    assert_eq!(provider.machine(INSTANCE), Ok(Machine::Exists));
     account.pass(STEP);
     account.fake.take_sent()
 }

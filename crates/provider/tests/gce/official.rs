@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use surgetank_provider::fakes::gce::{INSTANCE, PROJECT, Sent, ZONE};
 use surgetank_provider::fakes::{FakeGce, Settings};
-use surgetank_provider::{Provider, SystemClock, VolumeState, contract, tag};
+use surgetank_provider::{Account as _, Machine, Provider, SystemClock, VolumeState, contract, tag};
 
 use crate::account::{Account, request};
 use crate::faked::official::{self, run, said};
@@ -46,6 +46,10 @@ pub fn sent() -> Vec<Sent> {
     }
     let id = account.made(&provider, "a");
     assert_eq!(account.reaches(&provider, &id, VolumeState::Available).id, id);
+    // What `gc --account` asks.
+    let rented = provider.volumes().unwrap().into_iter().find(|rented| rented.volume.id == id).unwrap();
+    assert_eq!(rented.machine.as_deref(), Some(INSTANCE));
+    assert_eq!(provider.machine(INSTANCE), Ok(Machine::Exists));
     account.fake.take_sent()
 }
 
@@ -62,6 +66,7 @@ fn whatever_the_client_sends_is_in_the_discovery_document() {
         "disks.delete",
         "instances.attachDisk",
         "instances.detachDisk",
+        "instances.get",
         "zoneOperations.get",
         "zoneOperations.list",
         "zoneOperations.wait",

@@ -16,6 +16,7 @@ fn permissions(call: &str) -> &'static [&'static str] {
         "disks.resize" => &["compute.disks.resize"],
         "disks.delete" => &["compute.disks.delete"],
         "instances.attachDisk" => &["compute.instances.attachDisk", "compute.disks.use"],
+        "instances.get" => &["compute.instances.get"],
         "instances.detachDisk" => &["compute.instances.detachDisk"],
         // Whoever waits gets the operation, and needs no other right.
         "zoneOperations.get" | "zoneOperations.wait" => &["compute.zoneOperations.get"],
