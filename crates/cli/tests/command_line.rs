@@ -284,3 +284,31 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!(stderr(&output), "");
     assert_eq!(output.status.code(), Some(0));
 }
+
+#[test]
+fn gc_of_accounts_takes_no_age_at_which_a_volume_may_be_needed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("surgetank.toml");
+    let volumes = directory.path().join("volumes");
+    let text = format!(
+        "[provider.local]\ndirectory = {volumes:?}\n[device.data]\nbacking = \"/dev/null\"\nbacking_limits.bandwidth = \"33 MiB/s\"\n\
+         [device.data.caching]\nprovider = \"local\"\nvolume_type = \"fast\"\ninitial_size = \"1 GiB\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let with = |more: &[&'static str]| [&["gc", "--account", "--config", file], more].concat();
+    let said = refused(&with(&["--dead-for", "9min", "--delete"]), 2);
+    assert!(said.contains("--dead-for") && said.contains("write a longer time"), "{said}");
+    refused(&["gc", "--delete"], 2);
+    let said = refused(&["gc", "--account", "--socket", "/nowhere"], 2);
+    assert!(said.contains("--config"), "{said}");
+    // A provider that has no account is left out, and nothing is asked of it.
+    let output = surgetank(&with(&["--dead-for", "2h", "--json"]));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let expected = serde_json::json!({
+        "deletes": false, "dead_for_s": 7200.0, "left_out": ["local"], "volumes": [], "errors": [],
+    });
+    assert_eq!(answer, expected);
+    assert!(!volumes.exists());
+}

@@ -155,10 +155,8 @@ impl Reaper<'_> {
     /// Deletes a volume if it is still as it was listed: listings lag behind, and its owner may have come back meanwhile.
     fn delete(&self, provider: &'static str, account: &dyn Account, of: &AccountVolume, reaped: &mut Reaped) -> Seen {
         let id = &of.volume.id;
-        let failed = |renter| Seen {
-            outcome: Outcome::Failed,
-            ..self.seen(provider, account, of, renter, Verdict::Delete)
-        };
+        let failed =
+            |renter| Seen { outcome: Outcome::Failed, ..self.seen(provider, account, of, renter, Verdict::Delete) };
         let (present, renter) = match self.ask(|| account.volume(id)) {
             Ok(Some(present)) => {
                 let renter = self.renter(account, &present, reaped);
@@ -220,9 +218,7 @@ impl Reaper<'_> {
             attached_to: of.attached_to.clone(),
             dirty_epoch: tag_of(tag::DIRTY_EPOCH),
             age_s,
-            usd_month: known
-                .zip(usd_hour)
-                .map(|(known, usd_hour)| usd_hour * f64::from(known.billing.hours_per_month)),
+            usd_month: known.zip(usd_hour).map(|(known, usd_hour)| usd_hour * f64::from(known.billing.hours_per_month)),
             cost_usd: usd_hour.zip(age_s).map(|(usd_hour, age_s)| usd_hour * age_s / 3600.0),
             outcome,
             kept_because,

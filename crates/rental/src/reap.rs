@@ -285,19 +285,17 @@ mod tests {
                 && case.renter != Renter::Known(Machine::Exists);
             let least_min = i64::try_from(case.rule().dead_for().as_secs() / 60).unwrap();
             // A boost of a machine that cannot be asked for may detach it and attach it again.
-            let may_be_used = case.renter != Renter::Known(Machine::Gone) && case.age_min.is_some_and(|age_min| age_min < least_min);
+            let may_be_used =
+                case.renter != Renter::Known(Machine::Gone) && case.age_min.is_some_and(|age_min| age_min < least_min);
             assert_eq!(case.decide() == Verdict::Dirty, is_left && !may_be_used, "{case:?}");
         }
     }
 
     #[test]
     fn each_planted_bug_of_the_decision_is_found() {
-        for bug in [
-            Bug::ReaperIgnoresAttachments,
-            Bug::ReaperIgnoresMachines,
-            Bug::ReaperIgnoresTags,
-            Bug::ReaperIgnoresAge,
-        ] {
+        for bug in
+            [Bug::ReaperIgnoresAttachments, Bug::ReaperIgnoresMachines, Bug::ReaperIgnoresTags, Bug::ReaperIgnoresAge]
+        {
             assert!(shows(bug, holds).is_some(), "{bug:?} is not found");
         }
     }

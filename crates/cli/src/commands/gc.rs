@@ -169,9 +169,10 @@ fn people(answer: &Answer) -> String {
             seen.cost_usd.map_or_else(|| "-".to_owned(), small_dollars),
         ]
     };
-    let table = Table::of("provider|volume|type|owner|device|machine|attached to|outcome|GiB|age|USD a month|USD so far")
-        .words(8)
-        .with(volumes.iter().map(row));
+    let table =
+        Table::of("provider|volume|type|owner|device|machine|attached to|outcome|GiB|age|USD a month|USD so far")
+            .words(8)
+            .with(volumes.iter().map(row));
     let mut lines = Vec::new();
     if volumes.is_empty() {
         lines.push("no rented volume is in these accounts".to_owned());
@@ -181,10 +182,83 @@ fn people(answer: &Answer) -> String {
     let would = answer.reaped.count(Outcome::WouldDelete);
     if would > 0 {
         let are = if would == 1 { "has" } else { "have" };
-        lines.push(format!("{} {are} no machine any more: --delete deletes them", count(would, "volume")));
+        lines.push(format!(
+            "{} {are} no machine any more: --delete deletes {}",
+            count(would, "volume"),
+            if would == 1 { "it" } else { "them" }
+        ));
     }
     for name in &answer.left_out {
         lines.push(format!("[provider.{name}] has no account to look at: those who rent there sweep"));
     }
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use surgetank_daemon::reaping::Reason;
+    use surgetank_provider::VolumeState;
+
+    use super::*;
+
+    fn seen(outcome: Outcome, kept_because: Option<Reason>) -> Seen {
+        Seen {
+            provider: "aws",
+            volume: "vol-1".to_owned(),
+            volume_type: "gp3".to_owned(),
+            size_gib: 10.0,
+            state: VolumeState::Available,
+            owner: Some("0123".to_owned()),
+            device: Some("data".to_owned()),
+            machine: Some("i-1".to_owned()),
+            machine_state: Some(Machine::Gone),
+            attached_to: None,
+            dirty_epoch: None,
+            age_s: Some(200_000.0),
+            usd_month: Some(0.8),
+            cost_usd: Some(0.06),
+            outcome,
+            kept_because,
+        }
+    }
+
+    fn answer(volumes: Vec<Seen>, errors: &[&str]) -> Answer {
+        let errors = errors.iter().map(|&error| error.to_owned()).collect();
+        Answer { deletes: false, dead_for_s: 7200.0, left_out: vec!["local"], reaped: Reaped { volumes, errors } }
+    }
+
+    fn status(answer: &Answer) -> u8 {
+        ended(&answer.reaped).map_or_else(|failure| failure.status(), |()| 0)
+    }
+
+    #[test]
+    fn scripts_are_told_of_what_failed_and_of_dirty_volumes_that_are_left() {
+        let dirty = || seen(Outcome::Dirty, None);
+        let kept = || seen(Outcome::Kept, Some(Reason::MachineExists));
+        assert_eq!(status(&answer(vec![kept(), seen(Outcome::Deleted, None)], &[])), 0);
+        assert_eq!(status(&answer(vec![kept(), dirty()], &[])), 3);
+        assert_eq!(status(&answer(vec![seen(Outcome::Failed, None), dirty()], &["it cannot be deleted"])), 1);
+    }
+
+    #[test]
+    fn people_see_whose_each_volume_is_what_it_costs_and_why_it_is_kept() {
+        let text =
+            people(&answer(vec![seen(Outcome::WouldDelete, None), seen(Outcome::Kept, Some(Reason::Young))], &[]));
+        for part in ["vol-1", "0123", "data", "i-1 (gone)", "2 d 7 h", "$0.8", "$0.06", "kept: it is too young"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(text.contains("1 volume has no machine any more: --delete deletes it"), "{text}");
+        assert!(text.contains("[provider.local] has no account to look at"), "{text}");
+        assert!(people(&answer(Vec::new(), &[])).contains("no rented volume is in these accounts"));
+    }
+
+    #[test]
+    fn what_a_cloud_says_stays_on_its_line() {
+        let evil = "x\nfine\u{1b}[2J";
+        let volume = Seen { volume: evil.to_owned(), machine: Some(evil.to_owned()), ..seen(Outcome::Dirty, None) };
+        let (text, harmless) =
+            (people(&answer(vec![volume], &[])), people(&answer(vec![seen(Outcome::Dirty, None)], &[])));
+        assert_eq!(text.lines().count(), harmless.lines().count(), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
 }

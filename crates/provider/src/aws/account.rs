@@ -34,7 +34,9 @@ impl Account for AwsProvider {
         match self.ask(&query, |root| instance::state(root, name)) {
             Ok(machine) => Ok(machine),
             // The login has shown that the credentials lead to the account and the region of this machine, whose volumes are listed.
-            Err(Failure::Refused(refusal)) if refusal.is("InvalidInstanceID.NotFound") && refusal.said.contains(name) => {
+            Err(Failure::Refused(refusal))
+                if refusal.is("InvalidInstanceID.NotFound") && refusal.said.contains(name) =>
+            {
                 Ok(Machine::Gone)
             }
             Err(failure) => Err(failure.general()),

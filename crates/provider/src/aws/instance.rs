@@ -6,9 +6,9 @@ use ureq::http::{Method, StatusCode};
 
 use super::credentials::{self, Credentials};
 use super::ec2::{child, element, items};
-use crate::{Machine, ProviderError};
 use crate::cloud::http::{Client, Text, sentence};
 use crate::cloud::{Hidden, metadata};
+use crate::{Machine, ProviderError};
 
 /// What asks, for sentences.
 const SERVICE: &str = "the metadata service";
@@ -203,6 +203,21 @@ fn is_xen(kind: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instance_is_gone_once_it_is_terminated() {
+        let state = |id: &str, name: &str| {
+            let instance = format!("<instanceId>i-1</instanceId><instanceState><name>{name}</name></instanceState>");
+            let set = format!("<instancesSet><item>{instance}</item></instancesSet>");
+            let text = format!("<r><reservationSet><item>{set}</item></reservationSet></r>");
+            super::state(roxmltree::Document::parse(&text).unwrap().root_element(), id)
+        };
+        for name in ["pending", "running", "stopping", "stopped", "shutting-down", "unheard-of"] {
+            assert_eq!(state("i-1", name), Ok(Machine::Exists), "{name}");
+        }
+        assert_eq!(state("i-1", "terminated"), Ok(Machine::Gone));
+        assert!(matches!(state("i-2", "terminated"), Err(ProviderError::Transient(_))), "it is another one");
+    }
 
     #[test]
     fn instances_under_xen_are_refused() {

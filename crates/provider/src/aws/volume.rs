@@ -11,7 +11,9 @@ use super::{is_id, is_instance};
 use crate::account;
 use crate::cloud::http::sentence;
 use crate::cloud::unix_ms;
-use crate::{AccountVolume, CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
+use crate::{
+    AccountVolume, CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag,
+};
 
 /// The longest client token of EC2, in characters.
 const TOKEN_MAX: usize = 64;

@@ -11,7 +11,9 @@ use super::is_id;
 use crate::account;
 use crate::cloud::http::sentence;
 use crate::cloud::unix_ms;
-use crate::{AccountVolume, CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
+use crate::{
+    AccountVolume, CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag,
+};
 
 /// The largest number of GiB that the interface takes.
 const GIB_MAX: u64 = i32::MAX as u64;
@@ -310,6 +312,26 @@ mod tests {
         let mut unnamed = volume(1, "in-use", Some("here"));
         unnamed.attachments[0].device = Some(String::new());
         assert_eq!(unnamed.describe("here").device, Some(PathBuf::from("/dev/disk/by-id/virtio-00000001-6caa-4402-9")));
+    }
+
+    #[test]
+    fn the_account_is_told_who_has_a_volume_who_rented_it_and_when_it_was_made() {
+        let mut of = volume(1, "in-use", Some("there"));
+        let told = of.in_account();
+        assert_eq!((told.attached_to.as_deref(), told.machine), (Some("there"), None));
+        assert_eq!(told.created_ms, Some(1_795_847_776_772));
+        let request = CreateVolume {
+            token: "t".to_owned(),
+            volume_type: "fast".to_owned(),
+            size: Bytes::from_gib(1),
+            tags: Tags::from([("k".to_owned(), "v".to_owned())]),
+        };
+        let body = wanted(&request, "surgetank-t", 1, None, &id(2));
+        of.metadata = serde_json::from_value(body["volume"]["metadata"].clone()).unwrap();
+        assert_eq!(of.in_account().machine, Some(id(2)));
+        assert_eq!(of.describe("").tags, request.tags, "no caller has set the others");
+        of.metadata.insert(tag::HOST.to_owned(), "../x".to_owned());
+        assert_eq!(of.in_account().machine, None);
     }
 
     #[test]

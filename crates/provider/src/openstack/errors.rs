@@ -135,6 +135,22 @@ mod tests {
 
     /// As Cinder 29 and Nova 34 word them.
     #[test]
+    fn a_server_is_gone_if_nova_says_so_in_its_own_words() {
+        let gone = |status, kind: &str, said: &str| {
+            lacks_server(&answer(status, json!({ kind: { "code": status, "message": said } })), "s")
+        };
+        assert!(gone(404, "itemNotFound", "Instance s could not be found."));
+        for (status, kind, said) in [
+            (404, "itemNotFound", "Instance t could not be found."),
+            (404, "error", "Instance s could not be found."),
+            (404, "itemNotFound", "The resource could not be found."),
+            (403, "itemNotFound", "Instance s could not be found."),
+        ] {
+            assert!(!gone(status, kind, said), "{status} {kind} {said}");
+        }
+    }
+
+    #[test]
     fn refusals_are_told_by_status_and_words() {
         use ProviderError::{AttachLimit, Invalid, Quota, Throttled, Transient};
         let after = Some(Duration::ZERO);
