@@ -18,50 +18,52 @@ const START_MS: u64 = 1_795_859_878_000;
 const HOUR: Duration = Duration::from_secs(3600);
 const STEP: Duration = Duration::from_millis(500);
 
+/// What a cloud calls things.
+struct Names {
+    /// The type that is rented.
+    kind: &'static str,
+    /// The calls that list volumes, delete one, and describe a machine.
+    list: &'static str,
+    delete: &'static str,
+    machine: &'static str,
+    /// The machine that takes the place of the first one.
+    second: &'static str,
+    /// A state in which a machine is not gone.
+    stopped: &'static str,
+}
+
 /// A fake of a cloud.
 trait Fake {
-    /// The type that is rented, and the calls that list, delete, and describe a machine.
-    const TYPE: &'static str;
-    const LIST: &'static str;
-    const DELETE: &'static str;
-    const MACHINE: &'static str;
-    /// The machine that takes the place of the first one, and a state in which a machine is not gone.
-    const SECOND: &'static str;
-    const STOPPED: &'static str;
-
-    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self;
+    fn names(&self) -> Names;
     fn open(&self, clock: Arc<ManualClock>) -> Box<dyn Account>;
     fn replace_machine(&self, name: &str, former: Option<&'static str>);
     fn attach_elsewhere(&self, id: &VolumeId, machine: &str);
-    fn set(&self, change: impl FnOnce(&mut Settings));
+    fn set_listing_lag(&self, lag: Duration);
     fn fault(&self, call: &'static str, fault: Fault);
     fn deny(&self, call: &'static str, is_denied: bool);
     fn count(&self) -> usize;
 }
 
-impl Fake for FakeEc2 {
-    const TYPE: &'static str = "gp3";
-    const LIST: &'static str = "DescribeVolumes";
-    const DELETE: &'static str = "DeleteVolume";
-    const MACHINE: &'static str = "DescribeInstances";
-    const SECOND: &'static str = "i-0000000000000002b";
-    const STOPPED: &'static str = "stopped";
+/// Nobody is throttled by itself.
+const OFTEN: u32 = 1_000_000;
+const TIMEOUT: Span = Span(Duration::from_secs(10));
 
-    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self {
-        Self::start(clock, settings)
+impl Fake for FakeEc2 {
+    fn names(&self) -> Names {
+        Names {
+            kind: "gp3",
+            list: "DescribeVolumes",
+            delete: "DeleteVolume",
+            machine: "DescribeInstances",
+            second: "i-0000000000000002b",
+            stopped: "stopped",
+        }
     }
 
     fn open(&self, clock: Arc<ManualClock>) -> Box<dyn Account> {
-        let (reads_per_s, writes_per_s) = (1_000_000, 1_000_000);
-        let (endpoint, timeout) = (Some(self.url()), Span(Duration::from_secs(10)));
-        let config = AwsConfig {
-            endpoint,
-            metadata_url: self.url(),
-            timeout,
-            reads_per_s,
-            writes_per_s,
-            ..AwsConfig::default()
-        };
+        let (endpoint, metadata_url, timeout) = (Some(self.url()), self.url(), TIMEOUT);
+        let (reads_per_s, writes_per_s) = (OFTEN, OFTEN);
+        let config = AwsConfig { endpoint, metadata_url, timeout, reads_per_s, writes_per_s, ..AwsConfig::default() };
         Box::new(AwsProvider::open_at(config, clock).unwrap())
     }
 
@@ -73,8 +75,8 @@ impl Fake for FakeEc2 {
         self.attach_elsewhere(&id.0, machine);
     }
 
-    fn set(&self, change: impl FnOnce(&mut Settings)) {
-        self.set(change);
+    fn set_listing_lag(&self, lag: Duration) {
+        self.set(|settings| settings.listing_lag = lag);
     }
 
     fn fault(&self, call: &'static str, fault: Fault) {
@@ -91,28 +93,21 @@ impl Fake for FakeEc2 {
 }
 
 impl Fake for FakeGce {
-    const TYPE: &'static str = "pd-ssd";
-    const LIST: &'static str = "disks.list";
-    const DELETE: &'static str = "disks.delete";
-    const MACHINE: &'static str = "instances.get";
-    const SECOND: &'static str = "other-machine";
-    const STOPPED: &'static str = "TERMINATED";
-
-    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self {
-        Self::start(clock, settings)
+    fn names(&self) -> Names {
+        Names {
+            kind: "pd-ssd",
+            list: "disks.list",
+            delete: "disks.delete",
+            machine: "instances.get",
+            second: "other-machine",
+            stopped: "TERMINATED",
+        }
     }
 
     fn open(&self, clock: Arc<ManualClock>) -> Box<dyn Account> {
-        let (reads_per_s, writes_per_s) = (1_000_000, 1_000_000);
-        let (endpoint, timeout) = (Some(self.url()), Span(Duration::from_secs(10)));
-        let config = GceConfig {
-            endpoint,
-            metadata_url: self.url(),
-            timeout,
-            reads_per_s,
-            writes_per_s,
-            ..GceConfig::default()
-        };
+        let (endpoint, metadata_url, timeout) = (Some(self.url()), self.url(), TIMEOUT);
+        let (reads_per_s, writes_per_s) = (OFTEN, OFTEN);
+        let config = GceConfig { endpoint, metadata_url, timeout, reads_per_s, writes_per_s, ..GceConfig::default() };
         Box::new(GceProvider::open_at(config, clock).unwrap())
     }
 
@@ -124,8 +119,8 @@ impl Fake for FakeGce {
         self.attach_elsewhere(&id.0, machine);
     }
 
-    fn set(&self, change: impl FnOnce(&mut Settings)) {
-        self.set(change);
+    fn set_listing_lag(&self, lag: Duration) {
+        self.set(|settings| settings.listing_lag = lag);
     }
 
     fn fault(&self, call: &'static str, fault: Fault) {
@@ -142,15 +137,17 @@ impl Fake for FakeGce {
 }
 
 /// A cloud, and what is there of it on the machine that calls now.
-struct World<F> {
-    fake: F,
+struct World {
+    fake: Box<dyn Fake>,
+    names: Names,
     clock: Arc<ManualClock>,
 }
 
-impl<F: Fake> World<F> {
-    fn new() -> Self {
+impl World {
+    fn new<F: Fake + 'static>(start: fn(Arc<dyn Clock>, Settings) -> F) -> Self {
         let clock = Arc::new(ManualClock::at_ms(START_MS));
-        Self { fake: F::start(clock.clone(), Settings::default()), clock }
+        let fake = start(clock.clone(), Settings::default());
+        Self { names: fake.names(), fake: Box::new(fake), clock }
     }
 
     fn open(&self) -> Box<dyn Account> {
@@ -171,7 +168,7 @@ impl<F: Fake> World<F> {
     }
 
     fn made(&self, provider: &dyn Account, token: &str, tags: Tags) -> VolumeId {
-        let (token, volume_type, size) = (token.to_owned(), F::TYPE.to_owned(), Bytes::from_gib(10));
+        let (token, volume_type, size) = (token.to_owned(), self.names.kind.to_owned(), Bytes::from_gib(10));
         let id = provider.create(&CreateVolume { token, volume_type, size, tags }).unwrap().0.id;
         self.reaches(provider, &id, VolumeState::Available);
         id
@@ -190,7 +187,7 @@ impl<F: Fake> World<F> {
 
     /// The machine is deleted, and another one calls.
     fn machine_dies(&self) {
-        self.fake.replace_machine(F::SECOND, None);
+        self.fake.replace_machine(self.names.second, None);
     }
 
     fn reap(&self, rule: Rule, deletes: bool) -> Reaped {
@@ -221,10 +218,10 @@ fn kept(reaped: &Reaped, id: &VolumeId) -> Option<Reason> {
 macro_rules! on_each_cloud {
     ($($test:ident,)+) => {
         mod aws {
-            $(#[test] fn $test() { super::$test::<super::FakeEc2>(); })+
+            $(#[test] fn $test() { super::$test(&super::World::new(super::FakeEc2::start)); })+
         }
         mod gce {
-            $(#[test] fn $test() { super::$test::<super::FakeGce>(); })+
+            $(#[test] fn $test() { super::$test(&super::World::new(super::FakeGce::start)); })+
         }
     };
 }
@@ -241,8 +238,7 @@ on_each_cloud! {
     a_call_of_which_there_were_too_many_is_made_again,
 }
 
-fn an_orphan_of_a_machine_that_is_gone_is_deleted_and_nothing_else<F: Fake>() {
-    let world = World::<F>::new();
+fn an_orphan_of_a_machine_that_is_gone_is_deleted_and_nothing_else(world: &World) {
     let orphan = world.rented("orphan", &[(tag::DEVICE, "data")]);
     let dirty = world.rented("dirty", &[(tag::DEVICE, "data"), (tag::DIRTY_EPOCH, "7")]);
     let attached = world.rented("attached", &[]);
@@ -273,8 +269,7 @@ fn an_orphan_of_a_machine_that_is_gone_is_deleted_and_nothing_else<F: Fake>() {
     assert_eq!(world.fake.count(), 4);
 }
 
-fn without_delete_nothing_is_changed<F: Fake>() {
-    let world = World::<F>::new();
+fn without_delete_nothing_is_changed(world: &World) {
     let old = world.rented("old", &[]);
     world.pass(3 * HOUR);
     let young = world.rented("young", &[]);
@@ -288,10 +283,9 @@ fn without_delete_nothing_is_changed<F: Fake>() {
     assert_eq!(world.fake.count(), 1);
 }
 
-fn volumes_of_machines_that_are_stopped_are_kept<F: Fake>() {
-    let world = World::<F>::new();
+fn volumes_of_machines_that_are_stopped_are_kept(world: &World) {
     let id = world.rented("a", &[]);
-    world.fake.replace_machine(F::SECOND, Some(F::STOPPED));
+    world.fake.replace_machine(world.names.second, Some(world.names.stopped));
     world.pass(100 * HOUR);
     for rule in [Rule::default(), Rule::older_than(HOUR).unwrap()] {
         assert_eq!(kept(&world.reap(rule, true), &id), Some(Reason::MachineExists));
@@ -299,12 +293,11 @@ fn volumes_of_machines_that_are_stopped_are_kept<F: Fake>() {
     assert_eq!(world.fake.count(), 1);
 }
 
-fn what_a_listing_shows_too_late_is_looked_at_again_before_it_is_deleted<F: Fake>() {
-    let world = World::<F>::new();
+fn what_a_listing_shows_too_late_is_looked_at_again_before_it_is_deleted(world: &World) {
     let (dirty, gone) = (world.rented("dirty", &[]), world.rented("gone", &[]));
     world.machine_dies();
     world.pass(3 * HOUR);
-    world.fake.set(|settings| settings.listing_lag = HOUR);
+    world.fake.set_listing_lag(HOUR);
     // Somebody has come to the rescue of one of them: the tag is set, and the list does not show it.
     let provider = world.open();
     provider.set_tag(&dirty, tag::DIRTY_EPOCH, Some("1")).unwrap();
@@ -318,8 +311,7 @@ fn what_a_listing_shows_too_late_is_looked_at_again_before_it_is_deleted<F: Fake
     assert_eq!(world.fake.count(), 1);
 }
 
-fn a_volume_without_a_machines_tag_is_deleted_on_an_explicit_word_alone<F: Fake>() {
-    let world = World::<F>::new();
+fn a_volume_without_a_machines_tag_is_deleted_on_an_explicit_word_alone(world: &World) {
     let id = world.rented("a", &[]);
     // As releases rented that did not set it.
     world.open().set_tag(&id, tag::HOST, None).unwrap();
@@ -333,29 +325,27 @@ fn a_volume_without_a_machines_tag_is_deleted_on_an_explicit_word_alone<F: Fake>
     assert_eq!((of(&reaped, &id).outcome, world.fake.count()), (Outcome::Deleted, 0));
 }
 
-fn a_deletion_that_fails_is_told<F: Fake>() {
-    let world = World::<F>::new();
+fn a_deletion_that_fails_is_told(world: &World) {
     let ids = [world.rented("a", &[]), world.rented("b", &[])];
     world.machine_dies();
     world.pass(3 * HOUR);
-    world.fake.deny(F::DELETE, true);
+    world.fake.deny(world.names.delete, true);
     let reaped = world.deletes();
     assert!(ids.iter().all(|id| of(&reaped, id).outcome == Outcome::Failed), "{reaped:?}");
     assert!(reaped.errors.len() == 2 && reaped.errors[0].contains("cannot be deleted"), "{reaped:?}");
     assert_eq!(world.fake.count(), 2);
-    world.fake.deny(F::DELETE, false);
+    world.fake.deny(world.names.delete, false);
     assert_eq!(world.deletes().count(Outcome::Deleted), 2);
 }
 
-fn a_cloud_that_does_not_say_whether_a_machine_exists_deletes_nothing<F: Fake>() {
-    let world = World::<F>::new();
+fn a_cloud_that_does_not_say_whether_a_machine_exists_deletes_nothing(world: &World) {
     let id = world.rented("a", &[]);
     world.machine_dies();
     world.pass(3 * HOUR);
     let account = world.open();
     // It has logged in before.
     account.volumes().unwrap();
-    world.fake.deny(F::MACHINE, true);
+    world.fake.deny(world.names.machine, true);
     let pauses = RefCell::new(0);
     let pause = |_| *pauses.borrow_mut() += 1;
     let rule = Rule::older_than(HOUR).unwrap();
@@ -367,21 +357,19 @@ fn a_cloud_that_does_not_say_whether_a_machine_exists_deletes_nothing<F: Fake>()
     assert_eq!((world.fake.count(), *pauses.borrow()), (1, 0));
 }
 
-fn a_listing_that_fails_is_told<F: Fake>() {
-    let world = World::<F>::new();
+fn a_listing_that_fails_is_told(world: &World) {
     world.rented("a", &[]);
-    world.fake.deny(F::LIST, true);
+    world.fake.deny(world.names.list, true);
     let reaped = world.deletes();
     assert!(reaped.errors.len() == 1 && reaped.errors[0].contains("[provider.cloud] cannot be listed"), "{reaped:?}");
     assert_eq!(reaped.volumes, Vec::new());
 }
 
-fn a_call_of_which_there_were_too_many_is_made_again<F: Fake>() {
-    let world = World::<F>::new();
+fn a_call_of_which_there_were_too_many_is_made_again(world: &World) {
     let id = world.rented("a", &[]);
     world.machine_dies();
     world.pass(3 * HOUR);
-    for call in [F::LIST, F::MACHINE, F::DELETE, F::DELETE] {
+    for call in [world.names.list, world.names.machine, world.names.delete, world.names.delete] {
         world.fake.fault(call, Fault::Throttled);
     }
     let reaped = world.deletes();
