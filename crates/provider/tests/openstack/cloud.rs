@@ -179,6 +179,7 @@ impl Cloud {
             rule("block-storage", "POST", "/v3/volumes"),
             rule("block-storage", "POST", "/v3/volumes/**"),
             rule("block-storage", "DELETE", "/v3/volumes/**"),
+            rule("compute", "GET", "/v2.1/servers/*"),
             rule("compute", "POST", &attachments),
             rule("compute", "DELETE", &format!("{attachments}/*")),
         ];

@@ -16,8 +16,8 @@ use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
 use surgetank_provider::{
-    Change, CreateVolume, DiskIdentity, OpenStackConfig, OpenStackProvider, Provider, ProviderConfig, ProviderError,
-    Tags, VolumeDescription, VolumeId, VolumeState, tag,
+    Account as _, Change, CreateVolume, DiskIdentity, Machine, OpenStackConfig, OpenStackProvider, Provider,
+    ProviderConfig, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag,
 };
 
 use cloud::{Tenant, cloud, nonce, uuid};
@@ -336,6 +336,26 @@ fn a_server_takes_so_many_disks_and_what_another_server_has_is_left_alone() {
         }
     });
     assert_eq!(provider.describe(&refused.expect("a limit")).unwrap().state, VolumeState::Available);
+}
+
+#[test]
+fn the_account_says_which_server_has_rented_a_volume_and_whether_it_is_there() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    let provider = tenant.open();
+    let id = provider.create(&request("a")).unwrap().0.id;
+    reaches(&provider, &id, VolumeState::Available);
+    let rented = provider.volume(&id).unwrap().unwrap();
+    assert_eq!(provider.volumes(), Ok(vec![rented.clone()]));
+    assert_eq!((rented.machine.as_ref(), rented.attached_to), (Some(&tenant.server), None));
+    assert!(rented.created_ms.is_some(), "it tells how old it is");
+    assert_eq!(provider.machine(&tenant.server), Ok(Machine::Exists));
+    assert_eq!(provider.machine(&uuid()), Ok(Machine::Gone));
+    assert!(matches!(provider.machine("../servers"), Err(ProviderError::Invalid(_))));
+    assert_eq!(provider.attach(&id), Ok(Change::Changed));
+    reaches(&provider, &id, VolumeState::Attached);
+    assert_eq!(provider.volume(&id).unwrap().unwrap().attached_to, Some(tenant.server.clone()));
+    assert_eq!(provider.volume(&VolumeId(uuid())), Ok(None));
 }
 
 #[test]
