@@ -31,17 +31,16 @@ impl Account for OpenStackProvider {
             return Err(ProviderError::Invalid(format!("\"{}\" is no id of a server", sentence(name))));
         }
         self.turns.take(Verb::Describe)?;
-        let answer = self.ask(Service::Nova, Method::GET, &format!("/servers/{name}"), None)?;
-        let server = &answer.body["server"];
-        match server["status"].as_str() {
-            // Administrators alone are shown it; one that is SOFT_DELETED can come back.
-            Some("DELETED") if server["id"] == name => Ok(Machine::Gone),
-            Some(_) if server["id"] == name && answer.status.is_success() => Ok(Machine::Exists),
-            _ if errors::lacks_server(&answer, name) => Ok(Machine::Gone),
-            _ if answer.status.is_success() => Err(ProviderError::Transient(format!(
-                "Nova was asked for the server {name} and describes something else: check what answers for it"
+        // Of the server itself Nova asks Neutron, which may be out of order; of its volumes it asks nobody. One that can come back
+        // (SOFT_DELETED) has them.
+        let answer = self.ask(Service::Nova, Method::GET, &format!("/servers/{name}/os-volume_attachments"), None)?;
+        match answer.status.is_success() {
+            true if answer.body["volumeAttachments"].is_array() => Ok(Machine::Exists),
+            true => Err(ProviderError::Transient(format!(
+                "Nova was asked for the volumes of the server {name} and tells something else: check what answers for it"
             ))),
-            _ => Err(errors::error("Nova", &answer)),
+            false if errors::lacks_server(&answer, name) => Ok(Machine::Gone),
+            false => Err(errors::error("Nova", &answer)),
         }
     }
 }

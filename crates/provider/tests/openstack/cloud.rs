@@ -179,7 +179,7 @@ impl Cloud {
             rule("block-storage", "POST", "/v3/volumes"),
             rule("block-storage", "POST", "/v3/volumes/**"),
             rule("block-storage", "DELETE", "/v3/volumes/**"),
-            rule("compute", "GET", "/v2.1/servers/*"),
+            rule("compute", "GET", "/v2.1/servers/*/os-volume_attachments"),
             rule("compute", "POST", &attachments),
             rule("compute", "DELETE", &format!("{attachments}/*")),
         ];
