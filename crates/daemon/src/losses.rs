@@ -79,9 +79,16 @@ impl Looking<'_> {
         }
     }
 
-    /// What another program has open can be read as soon as that has ended, and may be what it works with.
+    /// What another program has open can be read as soon as that has ended, and may be what it works with. So may what another machine has
+    /// attached: without its tag nobody would know any more that it has data.
     fn must_be_free(&self, provider: &dyn Provider, volume: &VolumeDescription) -> Result<(), String> {
         let home = provider.home();
+        if volume.state == VolumeState::Attached && !volume.is_located() {
+            return Err(format!(
+                "the data on the caching volume {} is not discarded: another machine has it attached: detach it there, then ask again",
+                volume.id.0
+            ));
+        }
         match self.label(volume, &home) {
             Err(Obstacle::Held(who)) if volume.state == VolumeState::Attached => {
                 Err(format!("the data on the caching volume {} is not discarded: {who}, then ask again", volume.id.0))
@@ -196,9 +203,8 @@ pub fn refuse_unrecorded(
     Err(match doubt {
         Doubt::Records => format!(
             "the caching volume {id} says that it holds newest data of device {device}, but the state directory knows \
-             nothing of that: restore the state directory, or {discard}, or remove the volume's tag {} if it belongs to \
-             another device of this name",
-            tag::DIRTY_EPOCH
+             nothing of that: restore the state directory, or {discard}; if another machine has rented it for a device of this \
+             name, name this one otherwise"
         ),
         Doubt::Unread(Obstacle::Held(who)) => format!("{}, then start the daemon again", unread(who)),
         Doubt::Unread(Obstacle::Failed(why)) => {

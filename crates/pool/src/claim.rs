@@ -1,8 +1,11 @@
 //! Which key a store is used with. Managers of one store need the same: what is made of one's key, another would refuse.
 
+use std::time::Duration;
+
 use surgetank_pool_core::meta::store::{Compare, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::{Key, Role, Stored, Value};
 
+use crate::manager;
 use crate::meta::{MetaStore, Unavailable};
 use crate::security::token;
 
@@ -43,6 +46,12 @@ enum Step {
 /// Of managers that run one is warden, from when it begins.
 const RUNS: Key = Key::Owner(Role::Warden);
 
+/// How long nobody is warden at most while managers run: the role of one that ended is over at last, and another one has looked twice.
+fn without_warden() -> Duration {
+    let config = manager::Config::default();
+    config.role + 2 * config.sweep
+}
+
 fn step(found: Option<&Stored>, runs: bool, key: &token::Key, replaces: Replaces) -> Step {
     let Some(stored) = found else {
         // Also a store of a release that kept none.
@@ -68,12 +77,18 @@ pub(crate) fn is_of(stored: &Stored, key: &token::Key) -> bool {
 /// # Errors
 /// [`Refused`].
 pub async fn claim(store: &dyn MetaStore, key: &token::Key, replaces: Replaces) -> Result<(), Refused> {
+    let mut has_waited = replaces != Replaces::WhenUnused;
     loop {
         let read = store.read(&[Key::Fingerprint, RUNS], &[]).await?;
         let [found, warden] = &read.keys[..] else { return Err(Unavailable("it answers in parts".to_owned()).into()) };
         let compares = match step(found.as_ref(), warden.is_some(), key, replaces) {
             Step::Done => return Ok(()),
             Step::Refuse(refused) => return Err(refused),
+            Step::Put(_) if found.is_some() && !has_waited => {
+                has_waited = true;
+                tokio::time::sleep(without_warden()).await;
+                continue;
+            }
             Step::Put(compares) => compares,
         };
         let writes = vec![Write::Put(Key::Fingerprint, Value::Fingerprint(key.fingerprint()))];

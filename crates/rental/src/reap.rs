@@ -85,6 +85,8 @@ pub enum Reason {
     Leaving,
     /// A machine has it attached, or may have.
     Attached,
+    /// The cloud has it attached to a machine that, as the cloud says, is gone.
+    AttachedToNone,
     /// The machine that rented it is there: its daemon sweeps.
     MachineExists,
     /// It is being made.
@@ -107,7 +109,8 @@ impl Reason {
             Self::NotOurs => "it bears no owner's tag",
             Self::Leaving => "it is being deleted",
             Self::Attached => "a machine has it attached",
-            Self::MachineExists => "its machine exists, whose daemon sweeps",
+            Self::AttachedToNone => "the cloud has it attached to a machine that is gone: detach it there",
+            Self::MachineExists => "a machine of its name exists, whose daemon sweeps",
             Self::BeingMade => "it is being made",
             Self::Young => "it is too young",
             Self::AgeUnknown => "its age is not known",
@@ -144,7 +147,12 @@ pub fn decide(of: &AccountVolume, renter: Renter, rule: &Rule, now_ms: u64) -> V
         return Verdict::Keep(Reason::Leaving);
     }
     if is_attached && !planted(Bug::ReaperIgnoresAttachments) {
-        return Verdict::Keep(Reason::Attached);
+        let is_renters = of.attached_to.as_ref().is_none_or(|at| of.machine.as_ref() == Some(at));
+        return match renter == Renter::Known(Machine::Gone) && is_renters && age.is_some() && !is_young {
+            true if is_dirty => Verdict::Dirty,
+            true => Verdict::Keep(Reason::AttachedToNone),
+            false => Verdict::Keep(Reason::Attached),
+        };
     }
     if renter == Renter::Known(Machine::Exists) && !planted(Bug::ReaperIgnoresMachines) {
         return Verdict::Keep(Reason::MachineExists);
@@ -279,16 +287,39 @@ mod tests {
     #[test]
     fn dirty_volumes_that_no_machine_will_write_back_are_told() {
         for case in cases().into_iter().filter(|case| case.is_ours && case.is_dirty) {
-            let is_left = case.state != VolumeState::Deleting
-                && !case.has_user
-                && !matches!(case.state, VolumeState::Attaching | VolumeState::Attached | VolumeState::Detaching)
-                && case.renter != Renter::Known(Machine::Exists);
+            let is_attached = case.has_user
+                || matches!(case.state, VolumeState::Attaching | VolumeState::Attached | VolumeState::Detaching);
+            let is_left = case.state != VolumeState::Deleting && case.renter != Renter::Known(Machine::Exists);
             let least_min = i64::try_from(case.rule().dead_for().as_secs() / 60).unwrap();
-            // A boost of a machine that cannot be asked for may detach it and attach it again.
-            let may_be_used =
-                case.renter != Renter::Known(Machine::Gone) && case.age_min.is_some_and(|age_min| age_min < least_min);
-            assert_eq!(case.decide() == Verdict::Dirty, is_left && !may_be_used, "{case:?}");
+            let is_told = match (is_attached, case.renter) {
+                // To whatever machine that is, which may be about to be told to be gone; in these cases it is that of its tag.
+                (true, Renter::Known(Machine::Gone)) => case.age_min.is_some_and(|age_min| age_min >= least_min),
+                (true, _) => false,
+                (false, Renter::Known(Machine::Gone)) => true,
+                // A boost of a machine that cannot be asked for may detach it and attach it again.
+                (false, _) => case.age_min.is_none_or(|age_min| age_min >= least_min),
+            };
+            assert_eq!(case.decide() == Verdict::Dirty, is_left && is_told, "{case:?}");
         }
+    }
+
+    #[test]
+    fn what_another_machine_than_its_renter_has_attached_is_that_machines_affair() {
+        let mut tags = Tags::new();
+        tags.insert(tag::OWNER.to_owned(), "o".to_owned());
+        let (id, volume_type, size) = (VolumeId("v".to_owned()), "fast".to_owned(), Bytes::from_gib(1));
+        let state = VolumeState::Attached;
+        let volume =
+            VolumeDescription { id, state, volume_type, size, tags, device: None, disk: None, members: Vec::new() };
+        let of = |at: &str| AccountVolume {
+            volume: volume.clone(),
+            machine: Some("m".to_owned()),
+            attached_to: Some(at.to_owned()),
+            created_ms: Some(0),
+        };
+        let decide = |at| decide(&of(at), Renter::Known(Machine::Gone), &Rule::default(), NOW_MS);
+        assert_eq!(decide("rescue"), Verdict::Keep(Reason::Attached));
+        assert_eq!(decide("m"), Verdict::Keep(Reason::AttachedToNone));
     }
 
     #[test]

@@ -87,15 +87,20 @@ impl Arguments {
         let config = Config::load(&file).map_err(Failure::invalid)?;
         let reaper = Reaper { rule, deletes: self.delete, now_ms: unix_ms(), pause: &std::thread::sleep };
         let (mut left_out, mut reaped) = (Vec::new(), Reaped::default());
+        let mut accounts = Vec::new();
+        // What is wrong with one is told before anything is deleted in another.
         for (name, provider) in &config.providers {
             match provider.open_account() {
-                Ok(Some(account)) => reaper.reap(name, &*account, &mut reaped),
+                Ok(Some(account)) => accounts.push((*name, account)),
                 Ok(None) => left_out.push(*name),
                 Err(ProviderError::Invalid(why)) => {
                     return Err(Failure::Invalid(format!("{}: [provider.{name}]: {why}", file.display())));
                 }
                 Err(error) => reaped.errors.push(format!("[provider.{name}] cannot be asked: {error}")),
             }
+        }
+        for (name, account) in accounts {
+            reaper.reap(name, &*account, &mut reaped);
         }
         for error in &reaped.errors {
             output::note(&format!("warning: {}", line(error)));
@@ -118,7 +123,7 @@ fn ended(reaped: &Reaped) -> Result<(), Failure> {
         0 => Ok(()),
         dirty => Err(Failure::Infeasible(format!(
             "{} may hold the newest data of a device and no machine is known that will write it back: attach each to a \
-             machine, look at it with `surgetank inspect`, and delete it yourself when its data is saved or not needed",
+             machine, look at it with `surgetank inspect` (at members of an array with `surgetank array assemble`), and delete it yourself when its data is saved or not needed",
             count(dirty, "volume")
         ))),
     }
@@ -175,18 +180,15 @@ fn people(answer: &Answer) -> String {
             .with(volumes.iter().map(row));
     let mut lines = Vec::new();
     if volumes.is_empty() {
-        lines.push("no rented volume is in these accounts".to_owned());
+        let all =
+            if answer.reaped.errors.is_empty() { "these accounts" } else { "what could be listed of these accounts" };
+        lines.push(format!("no rented volume is in {all}"));
     } else {
         lines.push(table.to_string());
     }
     let would = answer.reaped.count(Outcome::WouldDelete);
     if would > 0 {
-        let are = if would == 1 { "has" } else { "have" };
-        lines.push(format!(
-            "{} {are} no machine any more: --delete deletes {}",
-            count(would, "volume"),
-            if would == 1 { "it" } else { "them" }
-        ));
+        lines.push(format!("--delete deletes {} for which no machine is known", count(would, "volume")));
     }
     for name in &answer.left_out {
         lines.push(format!("[provider.{name}] has no account to look at: those who rent there sweep"));
@@ -247,7 +249,7 @@ mod tests {
         for part in ["vol-1", "0123", "data", "i-1 (gone)", "2 d 7 h", "$0.8", "$0.06", "kept: it is too young"] {
             assert!(text.contains(part), "{part} in {text}");
         }
-        assert!(text.contains("1 volume has no machine any more: --delete deletes it"), "{text}");
+        assert!(text.contains("--delete deletes 1 volume for which no machine is known"), "{text}");
         assert!(text.contains("[provider.local] has no account to look at"), "{text}");
         assert!(people(&answer(Vec::new(), &[])).contains("no rented volume is in these accounts"));
     }

@@ -1,5 +1,7 @@
 //! Which key a store is used with: one suite, for every store.
 
+use std::time::Duration;
+
 use surgetank_pool::claim::{Refused, Replaces, claim};
 use surgetank_pool::meta::{Embedded, MetaStore};
 use surgetank_pool::security::token::Key as PoolKey;
@@ -54,6 +56,16 @@ async fn contract(store: &dyn MetaStore) {
     claim(store, &other, Replaces::WhenUnused).await.unwrap();
     claim(store, &key, Replaces::Always).await.unwrap();
     assert_eq!(fingerprint(store).await, of(&key));
+    store.end(lease).await.unwrap();
+    // Another manager takes the place of a warden that ends.
+    let lease = store.grant(LONG).await.unwrap();
+    let succeeds = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let warden = Write::PutLeased(Key::Owner(Role::Warden), Value::Owner(2), lease);
+        store.commit(&Transaction { compares: Vec::new(), writes: vec![warden] }).await.unwrap();
+    };
+    let ((), claimed) = tokio::join!(succeeds, claim(store, &other, Replaces::WhenUnused));
+    assert!(matches!(claimed, Err(Refused::InUse)), "{claimed:?}");
     store.end(lease).await.unwrap();
     // Of two that replace it at once one is last.
     let [one, two] = [(); 2].map(|()| PoolKey::generate().unwrap());

@@ -172,12 +172,12 @@ impl Volume {
         }
     }
 
-    /// The same for whoever looks at the whole account.
+    /// The same for whoever looks at the whole account. What is no name of an instance is shown: nobody says that it is gone.
     #[must_use]
     pub fn in_account(&self) -> AccountVolume {
         AccountVolume {
             volume: self.describe(""),
-            machine: self.tags.get(tag::HOST).filter(|host| is_instance(host)).cloned(),
+            machine: self.tags.get(tag::HOST).cloned(),
             attached_to: self.holding().next().map(|at| at.instance.clone()),
             created_ms: unix_ms(&self.created).and_then(|ms| u64::try_from(ms).ok()),
         }

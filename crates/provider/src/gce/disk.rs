@@ -199,12 +199,17 @@ impl Disk {
         }
     }
 
-    /// The same for whoever looks at the whole zone. Only what is an instance's name is put into a path.
+    /// The same for whoever looks at the whole zone. Labels that are there and say nothing keep the disk as those do that say something.
     #[must_use]
     pub fn in_account(&self, state: VolumeState) -> AccountVolume {
+        let unread = |key| labels::has(&self.labels, key).then(|| "?".to_owned());
+        let mut volume = self.describe(state, "");
+        if let Some(epoch) = unread(tag::DIRTY_EPOCH) {
+            volume.tags.entry(tag::DIRTY_EPOCH.to_owned()).or_insert(epoch);
+        }
         AccountVolume {
-            volume: self.describe(state, ""),
-            machine: labels::tags(&self.labels).remove(tag::HOST).filter(|host| is_name(host)),
+            volume,
+            machine: labels::tags(&self.labels).remove(tag::HOST).or_else(|| unread(tag::HOST)),
             attached_to: self.users.first().map(|user| sentence(last(user))),
             created_ms: self.created_ms,
         }

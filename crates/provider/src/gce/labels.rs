@@ -125,6 +125,12 @@ pub fn tags(labels: &Labels) -> Tags {
     labels.iter().filter_map(read).collect()
 }
 
+/// Whether there is a label of a tag, whatever it says.
+#[must_use]
+pub fn has(labels: &Labels, tag: &str) -> bool {
+    label(tag).is_some_and(|label| labels.contains_key(&label))
+}
+
 /// The filter of a list that lets pass at least the disks with this tag; `None`: no disk has it.
 #[must_use]
 pub fn filter(key: &str, value: &str) -> Option<String> {
