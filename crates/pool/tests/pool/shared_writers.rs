@@ -339,7 +339,9 @@ fn of_bytes_that_two_sessions_write_the_later_commit_counts() {
         b.sync().await.unwrap();
         a.sync().await.unwrap();
         assert_eq!(read(&one, "file").await.unwrap(), b"aaaaaaaaaab....");
-        assert_eq!(&b.read_at(0, 15).await.unwrap()[..], b".....bbbbbb....", "until it looks again");
+        // Until it looks again, which it does by itself if nobody has any more what it had seen.
+        let seen = b.read_at(0, 15).await.unwrap();
+        assert!([b".....bbbbbb....", b"aaaaaaaaaab...."].contains(&&seen[..].try_into().unwrap()), "{seen:?}");
         b.refresh().await.unwrap();
         assert_eq!(&b.read_at(0, 15).await.unwrap()[..], b"aaaaaaaaaab....");
         b.write_at(5, b"BB").await.unwrap();
