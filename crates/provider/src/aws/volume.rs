@@ -7,7 +7,7 @@ use surgetank_model::Bytes;
 use surgetank_model::units::GIB;
 
 use super::ec2::{Query, child, element, items};
-use super::{is_id, is_instance};
+use super::is_id;
 use crate::account;
 use crate::cloud::http::sentence;
 use crate::cloud::unix_ms;
