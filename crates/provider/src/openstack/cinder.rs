@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(of.in_account().machine, Some(id(2)));
         assert_eq!(of.describe("").tags, request.tags, "no caller has set the others");
         of.metadata.insert(tag::HOST.to_owned(), "../x".to_owned());
-        assert_eq!(of.in_account().machine, None);
+        assert_eq!(of.in_account().machine.as_deref(), Some("../x"), "of it nobody says that it is gone");
     }
 
     #[test]
