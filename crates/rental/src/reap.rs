@@ -136,7 +136,8 @@ pub fn decide(of: &AccountVolume, renter: Renter, rule: &Rule, now_ms: u64) -> V
     use VolumeState::{Attached, Attaching, Creating, Deleting, Detaching};
 
     let volume = &of.volume;
-    let is_attached = of.attached_to.is_some() || matches!(volume.state, Attaching | Attached | Detaching);
+    let is_attached = (of.attached_to.is_some() || matches!(volume.state, Attaching | Attached | Detaching))
+        && !planted(Bug::ReaperIgnoresAttachments);
     let is_dirty = volume.tags.contains_key(tag::DIRTY_EPOCH);
     let age = age(of, now_ms);
     let is_young = age.is_some_and(|age| age < rule.dead_for);
@@ -146,13 +147,11 @@ pub fn decide(of: &AccountVolume, renter: Renter, rule: &Rule, now_ms: u64) -> V
     if volume.state == Deleting {
         return Verdict::Keep(Reason::Leaving);
     }
-    if is_attached && !planted(Bug::ReaperIgnoresAttachments) {
-        let is_renters = of.attached_to.as_ref().is_none_or(|at| of.machine.as_ref() == Some(at));
-        return match renter == Renter::Known(Machine::Gone) && is_renters && age.is_some() && !is_young {
-            true if is_dirty => Verdict::Dirty,
-            true => Verdict::Keep(Reason::AttachedToNone),
-            false => Verdict::Keep(Reason::Attached),
-        };
+    // To its renter, which may be gone, and the cloud has not noticed.
+    let is_renters = of.attached_to.as_ref().is_none_or(|at| of.machine.as_ref() == Some(at));
+    let is_left = renter == Renter::Known(Machine::Gone) && is_renters && age.is_some() && !is_young;
+    if is_attached && !is_left {
+        return Verdict::Keep(Reason::Attached);
     }
     if renter == Renter::Known(Machine::Exists) && !planted(Bug::ReaperIgnoresMachines) {
         return Verdict::Keep(Reason::MachineExists);
@@ -160,6 +159,9 @@ pub fn decide(of: &AccountVolume, renter: Renter, rule: &Rule, now_ms: u64) -> V
     // Of a machine that is gone, data waits for somebody however young it is.
     if is_dirty && (renter == Renter::Known(Machine::Gone) || !is_young) && !planted(Bug::ReaperIgnoresTags) {
         return Verdict::Dirty;
+    }
+    if is_attached {
+        return Verdict::Keep(Reason::AttachedToNone);
     }
     if volume.state == Creating {
         return Verdict::Keep(Reason::BeingMade);
@@ -194,6 +196,11 @@ mod tests {
     const RENTERS: [Renter; 4] =
         [Renter::Known(Machine::Exists), Renter::Known(Machine::Gone), Renter::Unanswered, Renter::Unnamed];
 
+    fn volume(state: VolumeState, tags: Tags) -> VolumeDescription {
+        let (id, volume_type, size) = (VolumeId("v".to_owned()), "fast".to_owned(), Bytes::from_gib(1));
+        VolumeDescription { id, state, volume_type, size, tags, device: None, disk: None, members: Vec::new() }
+    }
+
     /// Everything on which a decision may depend.
     #[derive(Clone, Copy, Debug)]
     struct Case {
@@ -222,10 +229,7 @@ mod tests {
             if self.is_dirty {
                 tags.insert(tag::DIRTY_EPOCH.to_owned(), "1".to_owned());
             }
-            let (id, volume_type, size) = (VolumeId("v".to_owned()), "fast".to_owned(), Bytes::from_gib(1));
-            let state = self.state;
-            let volume =
-                VolumeDescription { id, state, volume_type, size, tags, device: None, disk: None, members: Vec::new() };
+            let volume = volume(self.state, tags);
             let created_ms = self.age_min.map(|minutes| NOW_MS.checked_add_signed(-minutes * 60_000).unwrap());
             let attached_to = self.has_user.then(|| "m".to_owned());
             let of = AccountVolume { volume, machine: Some("m".to_owned()), attached_to, created_ms };
@@ -292,7 +296,7 @@ mod tests {
             let is_left = case.state != VolumeState::Deleting && case.renter != Renter::Known(Machine::Exists);
             let least_min = i64::try_from(case.rule().dead_for().as_secs() / 60).unwrap();
             let is_told = match (is_attached, case.renter) {
-                // To whatever machine that is, which may be about to be told to be gone; in these cases it is that of its tag.
+                // The machine that has it is that of its tag.
                 (true, Renter::Known(Machine::Gone)) => case.age_min.is_some_and(|age_min| age_min >= least_min),
                 (true, _) => false,
                 (false, Renter::Known(Machine::Gone)) => true,
@@ -305,14 +309,8 @@ mod tests {
 
     #[test]
     fn what_another_machine_than_its_renter_has_attached_is_that_machines_affair() {
-        let mut tags = Tags::new();
-        tags.insert(tag::OWNER.to_owned(), "o".to_owned());
-        let (id, volume_type, size) = (VolumeId("v".to_owned()), "fast".to_owned(), Bytes::from_gib(1));
-        let state = VolumeState::Attached;
-        let volume =
-            VolumeDescription { id, state, volume_type, size, tags, device: None, disk: None, members: Vec::new() };
         let of = |at: &str| AccountVolume {
-            volume: volume.clone(),
+            volume: volume(VolumeState::Attached, Tags::from([(tag::OWNER.to_owned(), "o".to_owned())])),
             machine: Some("m".to_owned()),
             attached_to: Some(at.to_owned()),
             created_ms: Some(0),

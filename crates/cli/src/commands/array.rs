@@ -1,6 +1,5 @@
 //! `surgetank array`: create, look at, rotate, assemble and delete the arrays of a configuration, with the daemon or without one.
 
-use std::path::PathBuf;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
@@ -176,8 +175,7 @@ impl Where {
             Err(ClientError::NoDaemon(_)) => {}
             Err(error) => return Err(whereabouts::failure(&error, &sockets)),
         }
-        let file: PathBuf = self.whereabouts.config().unwrap_or_else(whereabouts::configuration);
-        let config = Config::load(&file);
+        let config = Config::load(&self.whereabouts.configuration());
         // A configuration that nobody named is that of the daemon that was, if it has the same socket.
         let is_meant = config.as_ref().is_ok_and(|config| config.control_socket == sockets.control);
         if self.whereabouts.names_socket() && !is_meant {

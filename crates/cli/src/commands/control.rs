@@ -42,10 +42,9 @@ impl Daemon {
         request(&Client::new(&sockets.control)).map_err(|error| whereabouts::failure(&error, &sockets))
     }
 
-    /// Whether it is named by a socket, and where its configuration is.
-    pub fn configuration(&self) -> (bool, PathBuf) {
-        let whereabouts = &self.whereabouts;
-        (whereabouts.names_socket(), whereabouts.config().unwrap_or_else(whereabouts::configuration))
+    /// Where it is.
+    pub const fn whereabouts(&self) -> &Whereabouts {
+        &self.whereabouts
     }
 
     pub fn answer(&self, document: &impl Serialize, people: impl FnOnce() -> String) -> Result<(), Failure> {

@@ -78,8 +78,9 @@ impl Arguments {
     fn look_at_accounts(&self) -> Result<(), Failure> {
         let wrong = |why| Failure::Invalid(format!("--dead-for: {why}"));
         let rule = self.dead_for.map_or_else(|| Ok(Rule::default()), |span| Rule::older_than(span.0)).map_err(wrong)?;
-        let (names_socket, file) = self.daemon.configuration();
-        if names_socket {
+        let whereabouts = self.daemon.whereabouts();
+        let file = whereabouts.configuration();
+        if whereabouts.names_socket() {
             return Err(Failure::invalid(
                 "--account asks providers and no daemon: name the configuration with --config, and no socket",
             ));
@@ -123,7 +124,8 @@ fn ended(reaped: &Reaped) -> Result<(), Failure> {
         0 => Ok(()),
         dirty => Err(Failure::Infeasible(format!(
             "{} may hold the newest data of a device and no machine is known that will write it back: attach each to a \
-             machine, look at it with `surgetank inspect` (at members of an array with `surgetank array assemble`), and delete it yourself when its data is saved or not needed",
+             machine, look at it with `surgetank inspect` (at members of an array with `surgetank array assemble`), and \
+             delete it yourself when its data is saved or not needed",
             count(dirty, "volume")
         ))),
     }

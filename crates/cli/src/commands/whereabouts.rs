@@ -45,6 +45,11 @@ impl Whereabouts {
         self.config.clone()
     }
 
+    /// The configuration that is meant.
+    pub fn configuration(&self) -> PathBuf {
+        self.config().unwrap_or_else(configuration)
+    }
+
     /// Whether a socket was named, and no configuration that would take its place.
     pub fn names_socket(&self) -> bool {
         self.config.is_none() && (self.socket.is_some() || variable(SOCKET_VARIABLE).is_some())

@@ -54,7 +54,7 @@ impl Credentials {
         }
         let ends_ms = match ends {
             None => None,
-            Some(ends) => Some(unix_ms(ends).and_then(|ms| u64::try_from(ms).ok()).ok_or_else(|| {
+            Some(ends) => Some(unix_ms(ends).ok_or_else(|| {
                 format!("{place} has an Expiration that is no time such as 2026-11-28T07:35:25Z: correct it")
             })?),
         };

@@ -179,7 +179,7 @@ impl Volume {
             volume: self.describe(""),
             machine: self.tags.get(tag::HOST).cloned(),
             attached_to: self.holding().next().map(|at| at.instance.clone()),
-            created_ms: unix_ms(&self.created).and_then(|ms| u64::try_from(ms).ok()),
+            created_ms: unix_ms(&self.created),
         }
     }
 

@@ -97,9 +97,9 @@ pub fn moment(text: &str) -> Option<PrimitiveDateTime> {
     Some(PrimitiveDateTime::new(date, Time::from_hms(byte(11)?, byte(14)?, byte(17)?).ok()?))
 }
 
-/// A time of RFC 3339 with its zone (`…Z`, `…-08:00`), in milliseconds since 1970-01-01 UTC.
+/// A time of RFC 3339 with its zone (`…Z`, `…-08:00`), in milliseconds since 1970-01-01 UTC; none is before that.
 #[must_use]
-pub fn unix_ms(text: &str) -> Option<i64> {
+pub fn unix_ms(text: &str) -> Option<u64> {
     const SECONDS: usize = "2026-11-28T07:35:25".len();
     let rest = text.get(SECONDS..)?;
     let (digits, zone) = match rest.strip_prefix('.') {
@@ -117,7 +117,7 @@ pub fn unix_ms(text: &str) -> Option<i64> {
             (sign != 0).then_some(sign * (two(hours)? * 3600 + two(minutes)? * 60))?
         }
     };
-    Some((moment(text)?.assume_utc().unix_timestamp() - offset_s) * 1000 + ms)
+    u64::try_from((moment(text)?.assume_utc().unix_timestamp() - offset_s) * 1000 + ms).ok()
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ pub struct Operation {
     /// The id of the request that began it.
     pub request: Option<String>,
     /// When it was begun, in milliseconds since 1970, which is compared with that of others.
-    pub inserted_ms: i64,
+    pub inserted_ms: u64,
     /// How it has ended; `None`: it has not.
     pub ended: Option<Result<(), Refusal>>,
 }

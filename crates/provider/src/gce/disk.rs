@@ -91,7 +91,7 @@ impl Disk {
                 users: told.users,
                 status: told.status,
                 volume_type,
-                created_ms: told.creation_timestamp.and_then(|text| u64::try_from(unix_ms(&text)?).ok()),
+                created_ms: told.creation_timestamp.as_deref().and_then(unix_ms),
             }),
             _ => Err(odd(&format!("\"{}\" with a name, a type or a size that is none", sentence(&told.name)))),
         }

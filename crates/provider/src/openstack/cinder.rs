@@ -154,13 +154,13 @@ impl Volume {
     /// The same for whoever looks at the whole project. What is no id of a server is shown: nobody says that it is gone.
     #[must_use]
     pub fn in_account(&self) -> AccountVolume {
-        let created = self.created_at.as_ref().and_then(|text| unix_ms(&format!("{text}Z")));
+        let created_ms = self.created_at.as_ref().and_then(|text| unix_ms(&format!("{text}Z")));
         let server = |at: &Attachment| at.server_id.clone().unwrap_or_else(|| "a server of no name".to_owned());
         AccountVolume {
             volume: self.describe(""),
             machine: self.metadata.get(tag::HOST).cloned(),
             attached_to: self.attachments.first().map(server),
-            created_ms: created.and_then(|ms| u64::try_from(ms).ok()),
+            created_ms,
         }
     }
 

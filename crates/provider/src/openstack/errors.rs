@@ -133,7 +133,6 @@ mod tests {
         answer(status, json!({ kind: { "code": status, "message": text } }))
     }
 
-    /// As Cinder 29 and Nova 34 word them.
     #[test]
     fn a_server_is_gone_if_nova_says_so_in_its_own_words() {
         let gone = |status, kind: &str, said: &str| {
@@ -150,6 +149,7 @@ mod tests {
         }
     }
 
+    /// As Cinder 29 and Nova 34 word them.
     #[test]
     fn refusals_are_told_by_status_and_words() {
         use ProviderError::{AttachLimit, Invalid, Quota, Throttled, Transient};
