@@ -1,16 +1,18 @@
 //! What `gc --account` does to the volumes of an account, against fakes of clouds.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_daemon::reaping::{Outcome, Reaped, Reaper, Reason, Rule, Seen};
+use surgetank_daemon::{Config, accept_loss_offline};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::fakes::{FakeEc2, FakeGce, Fault, Settings};
 use surgetank_provider::{
-    Account, AwsConfig, AwsProvider, Clock, CreateVolume, GceConfig, GceProvider, Machine, ManualClock, ProviderError,
-    Tags, VolumeId, VolumeState, tag,
+    Account, AwsConfig, AwsProvider, Clock, CreateVolume, GceConfig, GceProvider, Machine, ManualClock, Provider as _,
+    ProviderError, SystemClock, Tags, VolumeId, VolumeState, tag,
 };
 
 /// When the clock starts: signatures and tokens have times.
@@ -48,93 +50,77 @@ trait Fake {
 const OFTEN: u32 = 1_000_000;
 const TIMEOUT: Span = Span(Duration::from_secs(10));
 
-impl Fake for FakeEc2 {
-    fn names(&self) -> Names {
-        Names {
-            kind: "gp3",
-            list: "DescribeVolumes",
-            delete: "DeleteVolume",
-            machine: "DescribeInstances",
-            second: "i-0000000000000002b",
-            stopped: "stopped",
+/// What the fakes have in common but for their names.
+macro_rules! fake {
+    ($fake:ty, $config:ident, $provider:ident, $count:ident, $names:expr) => {
+        impl Fake for $fake {
+            fn names(&self) -> Names {
+                $names
+            }
+
+            fn open(&self, clock: Arc<ManualClock>) -> Box<dyn Account> {
+                let (endpoint, metadata_url, timeout) = (Some(self.url()), self.url(), TIMEOUT);
+                let (reads_per_s, writes_per_s) = (OFTEN, OFTEN);
+                let config =
+                    $config { endpoint, metadata_url, timeout, reads_per_s, writes_per_s, ..$config::default() };
+                Box::new($provider::open_at(config, clock).unwrap())
+            }
+
+            fn replace_machine(&self, name: &str, former: Option<&'static str>) {
+                self.replace_instance(name, former);
+            }
+
+            fn attach_elsewhere(&self, id: &VolumeId, machine: &str) {
+                self.attach_elsewhere(&id.0, machine);
+            }
+
+            fn set_listing_lag(&self, lag: Duration) {
+                self.set(|settings| settings.listing_lag = lag);
+            }
+
+            fn fault(&self, call: &'static str, fault: Fault) {
+                self.faults(|faults| faults.scripted.push_back((call, fault)));
+            }
+
+            fn deny(&self, call: &'static str, is_denied: bool) {
+                self.deny(call, is_denied);
+            }
+
+            fn count(&self) -> usize {
+                self.$count()
+            }
         }
-    }
-
-    fn open(&self, clock: Arc<ManualClock>) -> Box<dyn Account> {
-        let (endpoint, metadata_url, timeout) = (Some(self.url()), self.url(), TIMEOUT);
-        let (reads_per_s, writes_per_s) = (OFTEN, OFTEN);
-        let config = AwsConfig { endpoint, metadata_url, timeout, reads_per_s, writes_per_s, ..AwsConfig::default() };
-        Box::new(AwsProvider::open_at(config, clock).unwrap())
-    }
-
-    fn replace_machine(&self, name: &str, former: Option<&'static str>) {
-        self.replace_instance(name, former);
-    }
-
-    fn attach_elsewhere(&self, id: &VolumeId, machine: &str) {
-        self.attach_elsewhere(&id.0, machine);
-    }
-
-    fn set_listing_lag(&self, lag: Duration) {
-        self.set(|settings| settings.listing_lag = lag);
-    }
-
-    fn fault(&self, call: &'static str, fault: Fault) {
-        self.faults(|faults| faults.scripted.push_back((call, fault)));
-    }
-
-    fn deny(&self, call: &'static str, is_denied: bool) {
-        self.deny(call, is_denied);
-    }
-
-    fn count(&self) -> usize {
-        self.volumes()
-    }
+    };
 }
 
-impl Fake for FakeGce {
-    fn names(&self) -> Names {
-        Names {
-            kind: "pd-ssd",
-            list: "disks.list",
-            delete: "disks.delete",
-            machine: "instances.get",
-            second: "other-machine",
-            stopped: "TERMINATED",
-        }
+fake!(
+    FakeEc2,
+    AwsConfig,
+    AwsProvider,
+    volumes,
+    Names {
+        kind: "gp3",
+        list: "DescribeVolumes",
+        delete: "DeleteVolume",
+        machine: "DescribeInstances",
+        second: "i-0000000000000002b",
+        stopped: "stopped",
     }
-
-    fn open(&self, clock: Arc<ManualClock>) -> Box<dyn Account> {
-        let (endpoint, metadata_url, timeout) = (Some(self.url()), self.url(), TIMEOUT);
-        let (reads_per_s, writes_per_s) = (OFTEN, OFTEN);
-        let config = GceConfig { endpoint, metadata_url, timeout, reads_per_s, writes_per_s, ..GceConfig::default() };
-        Box::new(GceProvider::open_at(config, clock).unwrap())
+);
+fake!(
+    FakeGce,
+    GceConfig,
+    GceProvider,
+    disks,
+    Names {
+        kind: "pd-ssd",
+        list: "disks.list",
+        delete: "disks.delete",
+        machine: "instances.get",
+        second: "other-machine",
+        stopped: "TERMINATED",
     }
-
-    fn replace_machine(&self, name: &str, former: Option<&'static str>) {
-        self.replace_instance(name, former);
-    }
-
-    fn attach_elsewhere(&self, id: &VolumeId, machine: &str) {
-        self.attach_elsewhere(&id.0, machine);
-    }
-
-    fn set_listing_lag(&self, lag: Duration) {
-        self.set(|settings| settings.listing_lag = lag);
-    }
-
-    fn fault(&self, call: &'static str, fault: Fault) {
-        self.faults(|faults| faults.scripted.push_back((call, fault)));
-    }
-
-    fn deny(&self, call: &'static str, is_denied: bool) {
-        self.deny(call, is_denied);
-    }
-
-    fn count(&self) -> usize {
-        self.disks()
-    }
-}
+);
 
 /// A cloud, and what is there of it on the machine that calls now.
 struct World {
@@ -375,4 +361,29 @@ fn a_call_of_which_there_were_too_many_is_made_again(world: &World) {
     let reaped = world.deletes();
     assert_eq!(of(&reaped, &id).outcome, Outcome::Deleted, "{reaped:?}");
     assert_eq!((reaped.errors.len(), world.fake.count()), (0, 0));
+}
+
+#[test]
+fn what_another_machine_has_attached_is_not_discarded() {
+    let fake = FakeEc2::start(Arc::new(SystemClock), Settings { create: Duration::ZERO, ..Settings::default() });
+    let url = fake.url();
+    let config = AwsConfig { endpoint: Some(url.clone()), metadata_url: url.clone(), ..AwsConfig::default() };
+    let provider = AwsProvider::open(config).unwrap();
+    let tags = [(tag::OWNER, "0123456789abcdef"), (tag::DEVICE, "data"), (tag::DIRTY_EPOCH, "7")];
+    let tags: Tags = tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let (token, volume_type, size) = ("a".to_owned(), "gp3".to_owned(), Bytes::from_gib(10));
+    let id = provider.create(&CreateVolume { token, volume_type, size, tags }).unwrap().0.id;
+    fake.attach_elsewhere(&id.0, "i-0000000000000002b");
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().display();
+    let text = format!(
+        "state_directory = \"{root}/state\"\nrun_directory = \"{root}/run\"\n\
+         [provider.aws]\nendpoint = \"{url}\"\nmetadata_url = \"{url}\"\n\
+         [device.data]\nbacking = \"memory:16 MiB\"\nexport = \"nbd\"\nbacking_limits.bandwidth = \"33 MiB/s\"\n\
+         [device.data.caching]\nprovider = \"aws\"\nvolume_type = \"gp3\"\nbandwidth = \"125 MiB/s\"\ninitial_size = \"1 GiB\"\n"
+    );
+    let config = Config::from_text(Path::new("test.toml"), &text).unwrap();
+    let why = accept_loss_offline(&config, "data").unwrap_err();
+    assert!(why.contains("another machine has it attached"), "{why}");
+    assert!(provider.describe(&id).unwrap().tags.contains_key(tag::DIRTY_EPOCH));
 }

@@ -110,6 +110,11 @@ fn a_manager_with_another_key_than_those_of_its_etcd_is_refused_until_it_replace
         );
         assert!(told.ends_with(&sentence), "{told}");
     };
+    // One whose address is in use leaves no key there.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let (code, told) = refused(&["pool", "manager", "--listen", &listen, "--directory", &at("c"), "--store", &store]);
+    assert!(code == 2 && told.contains("in use"), "{code}: {told}");
     let first = started("a", &[]);
     let (code, told) = another("b", &[]);
     told_another(&told);

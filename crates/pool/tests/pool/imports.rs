@@ -43,6 +43,25 @@ fn the_root_of_a_mount_is_the_targets_when_it_is_mounted_first() {
 }
 
 #[test]
+fn the_mask_of_an_access_list_gives_the_group_nothing() {
+    run(async {
+        let pool = Pool::new(1, 1, 8);
+        // Linux's form (`posix_acl_xattr.h`): the owner and one user have all, the group has nothing, and the mask has all.
+        let entry = |tag: u16, rights: u16, id: u32| {
+            [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let (nobody, version) = (u32::MAX, 2_u32.to_le_bytes().to_vec());
+        let list = [(1, 7, nobody), (2, 7, 4321), (4, 0, nobody), (16, 7, nobody), (32, 0, nobody)];
+        let list = list.map(|(tag, rights, id)| entry(tag, rights, id));
+        let list = std::iter::once(version).chain(list).collect::<Vec<_>>().concat();
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(pool.target(), "system.posix_acl_access", &list, flags).unwrap();
+        assert_eq!(std::fs::metadata(pool.target()).unwrap().mode() & 0o777, 0o770);
+        assert_eq!(pool.client(1).await.stat("").await.unwrap().owner.0, 0o700);
+    });
+}
+
+#[test]
 fn a_new_pool_over_an_old_target_has_everything() {
     run(async {
         let (big, small) = (bytes(1, 5 * MIB + 3), bytes(2, 100));
