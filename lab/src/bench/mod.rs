@@ -175,7 +175,9 @@ impl Bench {
             Cores::One => one_core(cargo.as_ref()),
             Cores::All => Command::new(&cargo),
         };
-        run.current_dir(tree()).env("SURGETANK_SCRATCH", &self.directory).args(words).arg("--").args(flags);
+        // Its last lines are told when it fails: why, and not from where it was called.
+        run.env("RUST_BACKTRACE", "0").env("SURGETANK_SCRATCH", &self.directory);
+        run.current_dir(tree()).args(words).arg("--").args(flags);
         answer(&self.interrupt, &mut run)
     }
 }

@@ -1,7 +1,8 @@
 //! A benefactor's memory: three buffers, so that one is filled while another is drained and a third is full (seed 002, Figure 2).
 //!
 //! A buffer is *empty*, *filling*, *full* (closed: what is in it is drained, oldest first) and empty again once the last piece in it
-//! has gone: drained to the next tier, or forgotten. While no buffer is empty, the holes that single pieces have left are used again:
+//! has gone: drained to the next tier, or forgotten. Pieces that drain together keep their room until all of them are there, so that
+//! they are a part of a buffer ([`Buffers::batch`]); the next tier need not wait until more than that is in the filling one. While no buffer is empty, the holes that single pieces have left are used again:
 //! otherwise a few pieces that stay would keep all the room of those that went. Room is never made by dropping what is not drained:
 //! where there is none, clients wait for credits.
 
@@ -16,6 +17,10 @@ use crate::planted::{Bug, planted};
 
 /// Buffers of a benefactor.
 pub const BUFFERS: usize = 3;
+/// Parts of a buffer that are drained one after the other.
+const BATCHES: u64 = 4;
+/// Chunks that are drained together, at most.
+const BATCH_CHUNKS: u64 = 64;
 
 /// A chunk's place in memory, its room reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -196,6 +201,18 @@ impl Buffers {
         if let Some(at) = filling {
             self.close(at);
         }
+    }
+
+    /// Bytes that are drained together, at most; a chunk at least.
+    #[must_use]
+    pub fn batch(&self) -> u64 {
+        (self.size / BATCHES).clamp(self.chunk, self.chunk * BATCH_CHUNKS)
+    }
+
+    /// Whether the filling buffer has as much as is drained together.
+    #[must_use]
+    pub fn fills_batch(&self) -> bool {
+        self.buffers.iter().any(|buffer| buffer.phase == Phase::Filling && buffer.used >= self.batch())
     }
 
     /// Whether a buffer is full: what is in it is to be drained.

@@ -290,7 +290,7 @@ impl Benefactor {
 
     /// The SSD has something to do, perhaps.
     fn look_at(&self, holdings: &Holdings) {
-        if let Some(tier) = self.tier.as_ref().filter(|_| holdings.has_effects()) {
+        if let Some(tier) = self.tier.as_ref().filter(|_| holdings.has_effects() || holdings.fills_batch()) {
             tier.wake();
         }
     }

@@ -185,6 +185,18 @@ impl Holdings {
         self.ssd && (!self.effects.is_empty() || !self.tables_over.is_empty() || self.buffers.has_full())
     }
 
+    /// Whether the filling buffer has as much as is moved together, so that an SSD that has nothing else to do need not wait.
+    #[must_use]
+    pub fn fills_batch(&self) -> bool {
+        self.ssd && self.buffers.fills_batch()
+    }
+
+    /// Bytes that are moved together, at most.
+    #[must_use]
+    pub fn batch(&self) -> u64 {
+        self.buffers.batch()
+    }
+
     /// A table whose record on SSD is over. One of the same name may have been sealed since.
     pub fn next_table_over(&mut self) -> Option<(GroupOf, Version, SessionId)> {
         self.tables_over.pop_front()

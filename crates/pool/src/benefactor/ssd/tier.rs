@@ -21,8 +21,6 @@ use super::log::{self, Found, Log, NotAppended, NotOurs, RECORD_MAX};
 use super::{Disk, Owner};
 use crate::chunks::TableOf;
 
-/// Chunks that share a flush, at most.
-const BATCH: usize = 64;
 /// What was put for so long is moved, though its buffer is not full.
 const IDLE: Duration = Duration::from_millis(500);
 /// Batches in sequence that must fail until the SSD counts as broken.
@@ -286,6 +284,10 @@ impl Benefactor {
         let mut room = segments.room();
         // Also what is free once the log is compacted.
         let mut free = segments.room_for(RECORD_MAX) + segments.free().saturating_sub(room);
+        if room >= RECORD_MAX && !holdings.has_effects() && holdings.fills_batch() {
+            holdings.close_filling();
+        }
+        let mut left = holdings.batch();
         let mut tables = lock(&tier.tables);
         let wanted = std::mem::take(&mut tables.wanted);
         tables.writing.clone_from(&wanted);
@@ -298,12 +300,12 @@ impl Benefactor {
             moves: Vec::new(),
         };
         batch.tables_over.extend(std::iter::from_fn(|| holdings.next_table_over()));
-        while let Some(effect) = holdings.next_effect((batch.moves.len() < BATCH && room >= RECORD_MAX).then_some(free))
-        {
+        while let Some(effect) = holdings.next_effect((left > 0 && room >= RECORD_MAX).then_some(free)) {
             match effect {
                 Effect::Move(instance, piece) => {
                     let Some((inode, entry)) = holdings.record(instance) else { continue };
                     room -= RECORD_MAX;
+                    left = left.saturating_sub(piece.length);
                     free = free.saturating_sub(bytes_on_ssd(entry.length));
                     batch.moves.push((instance, piece, inode, entry));
                 }
@@ -447,14 +449,19 @@ mod tests {
 
     const OF: TableOf = (GroupOf { inode: Inode(9), group: 0 }, Version(1), SessionId(1));
 
-    /// Bytes in memory, whose flushes say that they begin and wait until they may end.
-    struct Waits {
+    /// Bytes in memory. Flushes say that they begin and wait until they may end, if somebody looks at them.
+    struct Memory {
         bytes: Mutex<Vec<Vec<u8>>>,
-        begins: SyncSender<()>,
-        may_end: Mutex<Receiver<()>>,
+        flushes: Option<(SyncSender<()>, Mutex<Receiver<()>>)>,
     }
 
-    impl Disk for Waits {
+    impl Memory {
+        fn new(flushes: Option<(SyncSender<()>, Mutex<Receiver<()>>)>) -> Arc<dyn Disk> {
+            Arc::new(Self { bytes: Mutex::new(vec![vec![0; 8 << 20]; 8]), flushes })
+        }
+    }
+
+    impl Disk for Memory {
         fn segments(&self) -> u32 {
             u32::try_from(lock(&self.bytes).len()).unwrap()
         }
@@ -482,18 +489,49 @@ mod tests {
         }
 
         fn sync(&self, _: u32) -> io::Result<()> {
-            // Nobody looks at flushes before the test does, nor after it.
-            let _ = self.begins.send(());
-            let _ = lock(&self.may_end).recv();
+            if let Some((begins, may_end)) = &self.flushes {
+                // Nobody looks at flushes before the test does, nor after it.
+                let _ = begins.send(());
+                let _ = lock(may_end).recv();
+            }
             Ok(())
+        }
+    }
+
+    fn put(benefactor: &Benefactor, number: u64, length: u32) -> Entry {
+        let bytes = Bytes::from(vec![7; length as usize]);
+        let instance = Instance { session: SessionId(1), number };
+        let entry = Entry { instance, length, crc: crc32c::crc32c(&bytes) };
+        let put = Put { incarnation: LIFE, inode: Inode(9), entry, bytes };
+        assert!(matches!(benefactor.put(&put, None), Reply::Stored(_)));
+        entry
+    }
+
+    #[test]
+    fn an_ssd_with_nothing_to_do_takes_a_batch_before_a_buffer_is_full_and_no_more_at_a_time() {
+        let disk = Memory::new(None);
+        let found = Found::read(Arc::clone(&disk)).unwrap();
+        let tier = Tier::new(disk, &found, Owner { pool: 1, benefactor: BenefactorId(0) }).unwrap();
+        let benefactor = benefactor(Some(tier), None);
+        let tier = benefactor.tier.as_ref().unwrap();
+        let is_there = |entry: &Entry| benefactor.holdings().is_on_ssd(entry.instance);
+        // A quarter of a buffer of 4 MiB.
+        let quarter = 1 << 20;
+        let few = put(&benefactor, 1, quarter / 2);
+        assert!(!benefactor.write_batch(tier).some && !is_there(&few), "others may come, for one flush");
+        let rest = put(&benefactor, 2, quarter / 2);
+        let (next, last) = (put(&benefactor, 3, quarter), put(&benefactor, 4, quarter));
+        for (moved, waiting) in [(&rest, Some(&next)), (&next, Some(&last)), (&last, None)] {
+            assert!(benefactor.write_batch(tier).some);
+            assert!(is_there(&few) && is_there(moved), "{moved:?}");
+            assert!(waiting.is_none_or(|waiting| !is_there(waiting)), "what is written keeps its room until then");
         }
     }
 
     #[test]
     fn a_table_that_is_sealed_while_an_earlier_one_is_written_is_waited_for() {
         let ((begins, begun), (end, may_end)) = (sync_channel(0), sync_channel(0));
-        let bytes = Mutex::new(vec![vec![0; 8 << 20]; 8]);
-        let disk: Arc<dyn Disk> = Arc::new(Waits { bytes, begins, may_end: Mutex::new(may_end) });
+        let disk = Memory::new(Some((begins, Mutex::new(may_end))));
         let found = Found::read(Arc::clone(&disk)).unwrap();
         let tier = std::thread::scope(|scope| {
             let beginning =
@@ -507,11 +545,7 @@ mod tests {
         });
         let benefactor = benefactor(Some(tier), None);
         let tier = benefactor.tier.as_ref().unwrap();
-        let bytes = Bytes::from(vec![7; 70_000]);
-        let instance = Instance { session: SessionId(1), number: 1 };
-        let entry = Entry { instance, length: 70_000, crc: crc32c::crc32c(&bytes) };
-        let put = Put { incarnation: LIFE, inode: Inode(9), entry, bytes };
-        assert!(matches!(benefactor.put(&put, None), Reply::Stored(_)));
+        let entry = put(&benefactor, 1, 70_000);
         let seal = |order, table| {
             benefactor.holdings().seal(OF.0, OF.1, OF.2, SealOrder(order, 0), table).unwrap();
             tier.sealed(OF).1
