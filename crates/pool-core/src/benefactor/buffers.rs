@@ -18,7 +18,7 @@ use crate::planted::{Bug, planted};
 /// Buffers of a benefactor.
 pub const BUFFERS: usize = 3;
 /// Parts of a buffer that are drained one after the other.
-const BATCHES: u64 = 4;
+const BATCHES: u64 = 8;
 /// Chunks that are drained together, at most.
 const BATCH_CHUNKS: u64 = 64;
 

@@ -476,11 +476,13 @@ impl World {
         Ok(())
     }
 
-    /// What it promises leaves room for half of what is not committed, of which some may lie on SSD.
+    /// What it promises leaves room for half of what is not committed and has no room on SSD. Some of it may lie there already.
     fn leaves_room(&self) -> Result<(), String> {
         let all = self.allowance();
-        let promised = self.holdings.spare_credits(Some(MountId(1)));
-        let least = all.saturating_sub(self.holdings.drafts().count() as u64 / 2);
+        let free_ssd = if self.has_ssd { self.free_ssd() } else { 0 };
+        let promised = self.holdings.spare_credits(Some(MountId(1)), free_ssd);
+        let drafts = self.holdings.drafts().count() as u64;
+        let least = all.saturating_sub((drafts / 2).saturating_sub(free_ssd / on_ssd(CHUNK)));
         match promised == least || self.has_ssd && (least..=all).contains(&promised) {
             true => Ok(()),
             false => Err(format!("{promised} of {all} chunks are promised, and {least} can be")),
@@ -557,7 +559,7 @@ impl World {
                 None => break,
             }
         }
-        if self.holdings.spare_credits(Some(MountId(1))) != self.allowance() {
+        if self.holdings.spare_credits(Some(MountId(1)), 0) != self.allowance() {
             return Err("room is left for drafts that are no more".to_owned());
         }
         let left: Vec<Instance> = self.holdings.instances().collect();

@@ -282,10 +282,12 @@ impl Benefactor {
 
     /// What sessions of a mount are told.
     fn spare(&self, holdings: &Holdings, mount: Option<MountId>) -> Spare {
-        Spare {
-            memory: if planted(Bug::RoomUncounted) { holdings.credits() } else { holdings.spare_credits(mount) },
-            ssd: self.tier.as_ref().map(|tier| holdings.credits_on_ssd(mount, tier.room().0)),
-        }
+        let free_ssd = self.tier.as_ref().map(|tier| tier.room().0);
+        let memory = match planted(Bug::RoomUncounted) {
+            true => holdings.credits(),
+            false => holdings.spare_credits(mount, free_ssd.unwrap_or(0)),
+        };
+        Spare { memory, ssd: free_ssd.map(|free| holdings.credits_on_ssd(mount, free)) }
     }
 
     /// The SSD has something to do, perhaps.

@@ -76,12 +76,13 @@ impl Holdings {
     }
 
     /// Chunks that can be promised to a mount and leave room for what others had and nobody has committed: of three benefactors of which one
-    /// dies, each of the two gets half as much more as it has.
+    /// dies, each of the two gets half as much more as it has. What goes to an SSD with so many free bytes needs none.
     #[must_use]
-    pub fn spare_credits(&self, mount: Option<MountId>) -> u64 {
+    pub fn spare_credits(&self, mount: Option<MountId>, free_ssd: u64) -> u64 {
         let (has, free) = (self.rooms.of(mount).memory, self.buffers.free());
         let may = sharing::allowance(has, free, self.buffers.chunk()).min(self.credits());
-        may.saturating_sub(self.drafts_in_memory / 2)
+        let moves = free_ssd / super::bytes_on_ssd(u32::try_from(self.buffers.chunk()).unwrap_or(u32::MAX));
+        may.saturating_sub((self.drafts_in_memory / 2).saturating_sub(moves))
     }
 
     /// Chunks of a mount for which an SSD has room of which so many bytes are free, beside what the mount has in memory.

@@ -515,12 +515,12 @@ mod tests {
         let benefactor = benefactor(Some(tier), None);
         let tier = benefactor.tier.as_ref().unwrap();
         let is_there = |entry: &Entry| benefactor.holdings().is_on_ssd(entry.instance);
-        // A quarter of a buffer of 4 MiB.
-        let quarter = 1 << 20;
-        let few = put(&benefactor, 1, quarter / 2);
+        // An eighth of a buffer of 4 MiB, but a chunk at least.
+        let batch = 1 << 20;
+        let few = put(&benefactor, 1, batch / 2);
         assert!(!benefactor.write_batch(tier).some && !is_there(&few), "others may come, for one flush");
-        let rest = put(&benefactor, 2, quarter / 2);
-        let (next, last) = (put(&benefactor, 3, quarter), put(&benefactor, 4, quarter));
+        let rest = put(&benefactor, 2, batch / 2);
+        let (next, last) = (put(&benefactor, 3, batch), put(&benefactor, 4, batch));
         for (moved, waiting) in [(&rest, Some(&next)), (&next, Some(&last)), (&last, None)] {
             assert!(benefactor.write_batch(tier).some);
             assert!(is_there(&few) && is_there(moved), "{moved:?}");
