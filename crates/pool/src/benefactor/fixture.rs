@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use surgetank_pool_core::benefactor::scrub::Config;
 use surgetank_pool_core::benefactor::{Buffers, Holdings};
 use surgetank_pool_core::id::Incarnation;
+use tokio::sync::Semaphore;
 
 use super::ssd::Tier;
 use super::{Benefactor, Memory, Scrubbing};
@@ -28,6 +29,7 @@ pub(super) fn benefactor(tier: Option<Tier>, scrub: Option<Config>) -> Benefacto
         leaving: false,
         holdings,
         puts: AtomicU64::new(0),
+        waiting: Semaphore::new(super::put::WAITING),
         damaged: AtomicU64::new(0),
         scrubbing: Scrubbing::new(scrub),
         fence: Mutex::default(),

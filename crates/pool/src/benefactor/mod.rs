@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod fixture;
 mod memory;
+mod put;
 mod repair;
 mod rights;
 mod scrub;
@@ -18,20 +19,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::buffers::{Buffers, TooSmall};
-use surgetank_pool_core::benefactor::holdings::{self, Admission, Entry, Holdings, Instance, Location, SealOrder};
+use surgetank_pool_core::benefactor::holdings::{Entry, Holdings, Instance, Location, SealOrder};
 use surgetank_pool_core::benefactor::scrub::Config as ScrubConfig;
-use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, MountId};
+use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation};
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::Lends;
 use surgetank_pool_core::placement::Place;
 use surgetank_pool_core::repair::Of;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tonic::Status;
 
 use self::memory::Memory;
 use self::scrub::Scrubbing;
 use self::ssd::{Found, NotOurs, Owner, Ssd, Tier};
-use crate::chunks::{Alive, CHUNK, Draft, DrainPart, Fence, Get, Inventory, Put, Reply, Request, Seal, Spare, TableOf};
+use crate::chunks::{Alive, CHUNK, Draft, DrainPart, Fence, Get, Inventory, Reply, Request, Seal, TableOf};
 use crate::manager;
 use crate::managers::{Lost, Managers};
 use crate::planted::writers::{Bug, planted};
@@ -102,6 +104,8 @@ pub struct Benefactor {
     leaving: bool,
     holdings: Mutex<Holdings>,
     puts: AtomicU64,
+    /// Each chunk that waits for room has one of these.
+    waiting: Semaphore,
     damaged: AtomicU64,
     scrubbing: Arc<Scrubbing>,
     fence: Mutex<Fence>,
@@ -175,6 +179,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         leaving: config.leaving,
         holdings: Mutex::new(holdings),
         puts: AtomicU64::new(0),
+        waiting: Semaphore::new(put::WAITING),
         damaged: AtomicU64::new(0),
         scrubbing: Scrubbing::new(config.scrub),
         fence: Mutex::default(),
@@ -245,49 +250,6 @@ async fn stay(managers: &Managers, lends: &Lends, mut lease: Lease, time: Durati
 impl Benefactor {
     fn holdings(&self) -> MutexGuard<'_, Holdings> {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps a chunk, in the room of a mount.
-    fn put(&self, put: &Put, mount: Option<MountId>) -> Reply {
-        let entry = put.entry;
-        let length = u32::try_from(put.bytes.len()).ok();
-        if self.leaving {
-            return Reply::Full;
-        }
-        if length != Some(entry.length) || u64::from(entry.length) > CHUNK || crc32c::crc32c(&put.bytes) != entry.crc {
-            return Reply::Corrupt;
-        }
-        let asked = holdings::Put { incarnation: put.incarnation, inode: put.inode, mount, entry };
-        let admission = self.holdings().put(&asked);
-        match admission {
-            Admission::Room(piece) => {
-                // SAFETY: the piece was reserved for this chunk alone, and nobody reads it before it counts as stored.
-                unsafe { self.memory.write(piece, &put.bytes) };
-                let mut holdings = self.holdings();
-                holdings.stored(entry.instance, true);
-                self.puts.fetch_add(1, Ordering::Relaxed);
-                self.look_at(&holdings);
-                Reply::Stored(self.spare(&holdings, mount))
-            }
-            Admission::Here => Reply::Stored(self.spare(&self.holdings(), mount)),
-            // Whoever has withdrawn it waits for no answer.
-            Admission::Stale | Admission::Withdrawn => Reply::Stale,
-            Admission::UnknownSession => Reply::UnknownSession,
-            Admission::Coming | Admission::Full => {
-                self.look_at(&self.holdings());
-                Reply::Full
-            }
-        }
-    }
-
-    /// What sessions of a mount are told.
-    fn spare(&self, holdings: &Holdings, mount: Option<MountId>) -> Spare {
-        let free_ssd = self.tier.as_ref().map(|tier| tier.room().0);
-        let memory = match planted(Bug::RoomUncounted) {
-            true => holdings.credits(),
-            false => holdings.spare_credits(mount, free_ssd.unwrap_or(0)),
-        };
-        Spare { memory, ssd: free_ssd.map(|free| holdings.credits_on_ssd(mount, free)) }
     }
 
     /// The SSD has something to do, perhaps.
@@ -534,7 +496,7 @@ impl Service for Benefactor {
         Self::check(self.credentials.key(), &by, &request)?;
         let _foreground = self.scrubbing.request(&request);
         Ok(match request {
-            Request::Put(put) => self.put(&put, by.mount().filter(|_| !planted(Bug::MountsAsOne))),
+            Request::Put(put) => self.put_when_room(put, by.mount().filter(|_| !planted(Bug::MountsAsOne))).await,
             Request::Get(get) if self.tier.is_some() => apart(move || self.get(&get)).await?,
             Request::Get(get) => self.get(&get),
             Request::Draft(draft) => apart(move || self.draft(&draft)).await?,
