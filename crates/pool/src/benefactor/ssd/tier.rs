@@ -456,7 +456,7 @@ mod tests {
     }
 
     impl Memory {
-        fn new(flushes: Option<(SyncSender<()>, Mutex<Receiver<()>>)>) -> Arc<dyn Disk> {
+        fn disk(flushes: Option<(SyncSender<()>, Mutex<Receiver<()>>)>) -> Arc<dyn Disk> {
             Arc::new(Self { bytes: Mutex::new(vec![vec![0; 8 << 20]; 8]), flushes })
         }
     }
@@ -509,7 +509,7 @@ mod tests {
 
     #[test]
     fn an_ssd_with_nothing_to_do_takes_a_batch_before_a_buffer_is_full_and_no_more_at_a_time() {
-        let disk = Memory::new(None);
+        let disk = Memory::disk(None);
         let found = Found::read(Arc::clone(&disk)).unwrap();
         let tier = Tier::new(disk, &found, Owner { pool: 1, benefactor: BenefactorId(0) }).unwrap();
         let benefactor = benefactor(Some(tier), None);
@@ -531,7 +531,7 @@ mod tests {
     #[test]
     fn a_table_that_is_sealed_while_an_earlier_one_is_written_is_waited_for() {
         let ((begins, begun), (end, may_end)) = (sync_channel(0), sync_channel(0));
-        let disk = Memory::new(Some((begins, Mutex::new(may_end))));
+        let disk = Memory::disk(Some((begins, Mutex::new(may_end))));
         let found = Found::read(Arc::clone(&disk)).unwrap();
         let tier = std::thread::scope(|scope| {
             let beginning =
