@@ -2,6 +2,7 @@
 
 pub mod account;
 pub mod aws;
+pub mod azure;
 pub mod clock;
 mod cloud;
 #[cfg(feature = "contract")]
@@ -21,6 +22,7 @@ pub mod table;
 
 pub use account::Account;
 pub use aws::{AwsConfig, AwsProvider};
+pub use azure::{AzureConfig, AzureProvider};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
 pub use gce::{GceConfig, GceProvider};

@@ -13,6 +13,7 @@ use surgetank_model::{Bandwidth, Bytes, Iops};
 use toml::Spanned;
 
 use crate::aws::AwsConfig;
+use crate::azure::AzureConfig;
 use crate::gce::GceConfig;
 use crate::host::HostConfig;
 use crate::local::LocalConfig;
@@ -151,6 +152,7 @@ table! {
         gce: GceConfig => "gce",
         gcp: GceConfig => "gce",
         aws: AwsConfig => "aws",
+        azure: AzureConfig => "azure",
         pool: PoolConfig => "pool",
     }
 }

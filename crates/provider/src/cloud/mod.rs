@@ -1,11 +1,12 @@
-//! What the clients of clouds share: calls over HTTP with limits, rates, credentials that nobody prints, metadata services,
-//! the place of the first use.
+//! What the clients of clouds share: calls over HTTP with limits, rates, credentials that nobody prints, tokens that are renewed,
+//! metadata services, the place of the first use.
 
 pub mod command;
 pub mod http;
 pub mod metadata;
 pub mod place;
 pub mod rates;
+pub mod token;
 
 use std::fmt;
 use std::net::IpAddr;

@@ -285,14 +285,17 @@ impl Cloud {
             .collect()
     }
 
+    /// The volumes that the machine has, is to have or is about to release.
+    pub fn held(&self) -> Vec<Seen> {
+        let now_ms = self.now_ms();
+        let seen = self.volumes.values().map(|volume| Self::seen(volume, now_ms));
+        seen.filter(|seen| seen.attachment.as_ref().is_some_and(|(at, _)| at.machine == self.machine.0)).collect()
+    }
+
     /// The volumes that are attached to the machine.
     pub fn attached(&self) -> BTreeSet<String> {
-        let now_ms = self.now_ms();
-        let is_attached = |volume: &&Volume| {
-            let attachment = volume.attachment_at(now_ms);
-            attachment.is_some_and(|(at, progress)| progress == Progress::Attached && at.machine == self.machine.0)
-        };
-        self.volumes.values().filter(is_attached).map(|volume| volume.id.clone()).collect()
+        let is_attached = |seen: &Seen| matches!(seen.attachment, Some((_, Progress::Attached)));
+        self.held().into_iter().filter(is_attached).map(|seen| seen.volume.id).collect()
     }
 
     /// How many volumes count towards the limit.
@@ -409,11 +412,8 @@ impl Cloud {
     /// The volume that the machine has under this device name.
     pub fn held_as(&mut self, device: &str) -> Option<String> {
         self.settle();
-        let now_ms = self.now_ms();
-        let has = |volume: &&Volume| {
-            volume.attachment_at(now_ms).is_some_and(|(at, _)| at.machine == self.machine.0 && at.device == device)
-        };
-        self.volumes.values().find(has).map(|volume| volume.id.clone())
+        let has = |seen: &Seen| seen.attachment.as_ref().is_some_and(|(at, _)| at.device == device);
+        self.held().into_iter().find(has).map(|seen| seen.volume.id)
     }
 
     pub fn set_tags(&mut self, id: &str, change: impl FnOnce(&mut Tags)) -> Result<(), Refusal> {

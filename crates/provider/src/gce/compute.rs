@@ -12,10 +12,11 @@ use ureq::http::Method;
 
 use super::GceConfig;
 use super::errors::{Failure, Refusal};
-use super::login::{Login, Token};
+use super::login::Login;
 use crate::ProviderError;
 use crate::clock::Clock;
 use crate::cloud::http::{Answer, Call, Client, encoded, sentence};
+use crate::cloud::token::Token;
 use crate::cloud::{place, unix_ms};
 
 /// What asks, for sentences.

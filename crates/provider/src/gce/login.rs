@@ -1,6 +1,6 @@
 //! Access tokens, and which machine this is: both from the metadata service of Compute Engine, or the token from a command.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -9,22 +9,15 @@ use ureq::http::Method;
 
 use super::GceConfig;
 use crate::ProviderError;
-use crate::clock::{Clock, whole_ms};
+use crate::clock::Clock;
 use crate::cloud::http::{Client, Text, sentence};
-use crate::cloud::{Hidden, command, metadata};
+use crate::cloud::metadata;
+use crate::cloud::token::{Drawn, Token, Tokens};
 
 /// What asks, for sentences.
 const SERVICE: &str = "the metadata service";
 /// What the metadata service wants to see, and shows: nothing else on the link does by accident.
 const FLAVOR: (&str, &str) = ("Metadata-Flavor", "Google");
-/// So long before it ends a token is replaced.
-const EARLY: Duration = Duration::from_secs(300);
-/// How long a token is used of which nobody says when it ends.
-const LIFE: Duration = Duration::from_secs(900);
-/// How long a token is used on that could not be renewed, before that is tried again.
-const AGAIN: Duration = Duration::from_secs(60);
-/// The longest token, in bytes.
-const TOKEN_BYTES_MAX: usize = 16 << 10;
 
 /// Where tokens come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,23 +28,12 @@ pub enum Source {
     Metadata,
 }
 
-/// An access token.
-#[derive(Debug)]
-pub struct Token {
-    /// With `Bearer`, for `Authorization`.
-    pub header: Hidden,
-    renew_at_ms: u64,
-    /// It counts until then.
-    ends_ms: u64,
-}
-
 /// Gets tokens, and new ones before they end.
 pub struct Login {
     source: Source,
     client: Client,
     metadata_url: String,
-    clock: Arc<dyn Clock>,
-    token: Mutex<Option<Arc<Token>>>,
+    tokens: Tokens,
 }
 
 /// As the metadata service tells it.
@@ -77,44 +59,21 @@ impl Login {
             source: config.credential_command.clone().map_or(Source::Metadata, Source::Command),
             client: metadata::client(&config.metadata_url)?,
             metadata_url: config.metadata_url.trim_end_matches('/').to_owned(),
-            clock,
-            token: Mutex::default(),
+            tokens: Tokens::new("Compute Engine", "gcloud auth print-access-token", clock),
         })
     }
 
-    /// The present token, or a new one if there is none or it ends soon; one that cannot be renewed is used until it ends. `refused`: one
-    /// that counts no more.
+    /// The present token, or a new one: see [`Tokens::get`].
     ///
     /// # Errors
     /// One sentence with the remedy.
     pub fn token(&self, refused: Option<&Arc<Token>>) -> Result<Arc<Token>, ProviderError> {
-        let mut present = self.token.lock().unwrap_or_else(PoisonError::into_inner);
-        let now_ms = self.clock.now_ms();
-        let is_refused = |token: &Arc<Token>| refused.is_some_and(|refused| Arc::ptr_eq(refused, token));
-        if let Some(token) = present.as_ref().filter(|token| now_ms < token.renew_at_ms && !is_refused(token)) {
-            return Ok(Arc::clone(token));
-        }
-        let token = match (self.new_token(now_ms), present.as_ref()) {
-            (Err(error), Some(token)) if now_ms < token.ends_ms && !is_refused(token) => {
-                tracing::warn!("a token of Compute Engine that ends soon cannot be renewed yet: {error}");
-                let renew_at_ms = now_ms.saturating_add(whole_ms(AGAIN)).min(token.ends_ms);
-                Token { header: token.header.clone(), renew_at_ms, ends_ms: token.ends_ms }
-            }
-            (token, _) => token?,
-        };
-        let token = Arc::new(token);
-        *present = Some(Arc::clone(&token));
-        Ok(token)
+        self.tokens.get(refused, || self.draw())
     }
 
-    fn new_token(&self, now_ms: u64) -> Result<Token, ProviderError> {
-        let (place, text, life, ends) = match &self.source {
-            Source::Command(command) => {
-                let printed = command::output(command).map_err(ProviderError::Invalid)?;
-                let place = format!("what the credential_command {:?} prints", command.first().map_or("", |name| name));
-                // Nobody says when it ends: it is refused then.
-                (place, printed.trim().to_owned(), LIFE, Duration::MAX)
-            }
+    fn draw(&self) -> Result<Drawn, ProviderError> {
+        match &self.source {
+            Source::Command(command) => Drawn::printed(command),
             Source::Metadata => {
                 let told = self.metadata("/computeMetadata/v1/instance/service-accounts/default/token")?;
                 // The parser's message could quote the token.
@@ -123,19 +82,10 @@ impl Login {
                         "{SERVICE} answers with no access token: check what answers for it"
                     ))
                 })?;
-                let life = Duration::from_secs(told.expires_in);
-                (SERVICE.to_owned(), told.access_token, life, life)
+                let life = Some(Duration::from_secs(told.expires_in));
+                Ok(Drawn { from: SERVICE.to_owned(), text: told.access_token, life })
             }
-        };
-        if text.is_empty() || text.len() > TOKEN_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(ProviderError::Invalid(format!(
-                "{place} is no access token: let it be one line, such as `gcloud auth print-access-token` prints"
-            )));
         }
-        // One that lives for less than that is used for half of its life.
-        let at = |life: Duration| now_ms.saturating_add(whole_ms(life));
-        let renew_at_ms = at(life.saturating_sub(EARLY).max(life / 2));
-        Ok(Token { header: Hidden::new(format!("Bearer {text}")), renew_at_ms, ends_ms: at(ends) })
     }
 
     /// Reads what the metadata service tells, as JSON.

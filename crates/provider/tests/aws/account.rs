@@ -67,7 +67,7 @@ impl Fake for FakeEc2 {
         self.deny(call, is_denied);
     }
 
-    fn disk(id: &VolumeId) -> DiskIdentity {
+    fn disk(&self, id: &VolumeId) -> DiskIdentity {
         DiskIdentity::Serial(id.0.replace('-', ""))
     }
 }

@@ -12,7 +12,7 @@ pub struct Life<'a> {
     /// Whether it is of no use to ask again after this error.
     pub is_final: fn(&ProviderError) -> bool,
     /// What identifies the disk of an attached volume.
-    pub disk: fn(&VolumeId) -> DiskIdentity,
+    pub disk: &'a (dyn Fn(&VolumeId) -> DiskIdentity + Sync),
     /// The epochs that are written, one each time the volume is attached.
     pub epochs: [&'static str; 2],
     /// How often it looks before it stops waiting.

@@ -27,7 +27,7 @@ pub fn lives<F: Fake>(settings: Settings, of_thread: u64) {
                         provider: &provider,
                         request: request::<F>("lives"),
                         is_final: |error| matches!(error, ProviderError::Invalid(text) if !text.contains(F::REFUSED)),
-                        disk: F::disk,
+                        disk: &|id| account.fake.disk(id),
                         epochs: F::EPOCHS,
                         looks_max: LOOKS_MAX,
                         pass: &|| account.pass(STEP),

@@ -62,7 +62,7 @@ pub trait Fake: Sync {
     fn deny(&self, call: &'static str, is_denied: bool);
 
     /// What identifies the disk of an attached volume.
-    fn disk(id: &VolumeId) -> DiskIdentity;
+    fn disk(&self, id: &VolumeId) -> DiskIdentity;
 }
 
 /// An account at a fake.

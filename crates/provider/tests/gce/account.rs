@@ -64,7 +64,7 @@ impl Fake for FakeGce {
         self.deny(call, is_denied);
     }
 
-    fn disk(id: &VolumeId) -> DiskIdentity {
+    fn disk(&self, id: &VolumeId) -> DiskIdentity {
         DiskIdentity::Name(id.0.clone())
     }
 }

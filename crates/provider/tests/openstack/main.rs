@@ -459,7 +459,7 @@ fn life_cycles_amid_faults_end_with_nothing_rented() {
                 ProviderError::NotFound(_) | ProviderError::Invalid(_) => !error.to_string().contains("token"),
                 _ => false,
             },
-            disk: |id| DiskIdentity::Serial(id.0.clone()),
+            disk: &|id| DiskIdentity::Serial(id.0.clone()),
             epochs: ["e", "e"],
             looks_max: LOOKS_MAX,
             pass: &pause,

@@ -1,0 +1,329 @@
+//! Calls of Azure's Resource Manager in one resource group, and the operations that they begin.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use ureq::http::{Method, Uri};
+
+use super::AzureConfig;
+use super::errors::{Failure, Refusal};
+use super::login::{Here, Login};
+use super::machine::Machine;
+use crate::ProviderError;
+use crate::clock::Clock;
+use crate::cloud::http::{Answer, Call, Client};
+use crate::cloud::place;
+use crate::cloud::token::Token;
+
+/// What asks, for sentences.
+const SERVICE: &str = "Azure";
+/// Where it is.
+const ENDPOINT: &str = "https://management.azure.com";
+/// The versions of the interface: of disks, and of machines. The second one is the first with `attachDetachDataDisks`.
+const DISKS: &str = "api-version=2024-03-02";
+const MACHINES: &str = "api-version=2024-03-01";
+/// More pages of a list than this come from no resource group that surgetank can serve.
+const PAGES_MAX: usize = 1000;
+
+/// Where volumes are. Azure compares names without regard to case: both are in lower case here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// The subscription.
+    pub subscription: String,
+    /// Its resource group, with this machine and its disks.
+    pub resource_group: String,
+}
+
+impl Place {
+    /// The id of a disk, or of a machine (`kind`).
+    #[must_use]
+    pub fn id(&self, kind: &str, name: &str) -> String {
+        let Self { subscription, resource_group } = self;
+        let name = name.to_ascii_lowercase();
+        format!(
+            "/subscriptions/{subscription}/resourcegroups/{resource_group}/providers/microsoft.compute/{kind}/{name}"
+        )
+    }
+
+    /// The path of what the resource group has. All signs of the names may stand in a URL as they are.
+    fn path(&self, of: &str) -> String {
+        let Self { subscription, resource_group } = self;
+        format!("/subscriptions/{subscription}/resourceGroups/{resource_group}/providers/Microsoft.Compute/{of}")
+    }
+}
+
+/// A change that was accepted. `operation`: the path where its end is told; `None`: it has ended, or nobody tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// What was answered.
+    pub body: Value,
+    /// Where to ask.
+    pub operation: Option<String>,
+}
+
+/// What is told of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It goes on.
+    Running,
+    /// It has ended.
+    Ended(Result<(), Refusal>),
+    /// Nobody tells any more, or may.
+    Hidden,
+}
+
+/// A client.
+pub struct Arm {
+    client: Client,
+    login: Login,
+    endpoint: String,
+    /// What the configuration says of the place.
+    subscription: Option<String>,
+    resource_group: Option<String>,
+    instance: Option<String>,
+    place_file: Option<PathBuf>,
+    place: OnceLock<Place>,
+    /// What the metadata service says.
+    told: OnceLock<Here>,
+}
+
+impl std::fmt::Debug for Arm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arm").field("login", &self.login).field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// The path and the query of a URL that was answered. Asked at the endpoint, it sends the token nowhere else.
+fn path_of(url: &str) -> Option<String> {
+    let uri = url.parse::<Uri>().ok()?;
+    let path = uri.path_and_query()?.as_str();
+    path.get(.."/subscriptions/".len()).filter(|head| head.eq_ignore_ascii_case("/subscriptions/"))?;
+    Some(path.to_owned())
+}
+
+impl Arm {
+    /// Asks nobody yet.
+    ///
+    /// # Errors
+    /// `Invalid`: the configuration.
+    pub fn new(config: &AzureConfig, clock: Arc<dyn Clock>) -> Result<Self, ProviderError> {
+        let client = Client::new(config.timeout.0, config.ca_file.as_deref()).map_err(ProviderError::Invalid)?;
+        let endpoint = config.endpoint.as_deref().unwrap_or(ENDPOINT).trim_end_matches('/').to_owned();
+        Ok(Self {
+            client,
+            login: Login::new(config, clock)?,
+            endpoint,
+            subscription: config.subscription.clone(),
+            resource_group: config.resource_group.clone(),
+            instance: config.instance.clone(),
+            place_file: config.place_file.clone(),
+            place: OnceLock::new(),
+            told: OnceLock::new(),
+        })
+    }
+
+    fn told(&self) -> Result<&Here, ProviderError> {
+        if let Some(told) = self.told.get() {
+            return Ok(told);
+        }
+        let told = self.login.here()?;
+        Ok(self.told.get_or_init(|| told))
+    }
+
+    /// Where volumes are: as at the first use.
+    pub fn place(&self) -> Result<&Place, ProviderError> {
+        if let Some(place) = self.place.get() {
+            return Ok(place);
+        }
+        let or_told = |written: &Option<String>, told: fn(&Here) -> &String| match written {
+            Some(written) => Ok(written.to_ascii_lowercase()),
+            None => Ok::<_, ProviderError>(told(self.told()?).to_ascii_lowercase()),
+        };
+        let now = Place {
+            subscription: or_told(&self.subscription, |told| &told.subscription)?,
+            resource_group: or_told(&self.resource_group, |told| &told.resource_group)?,
+        };
+        if let Some(file) = &self.place_file {
+            let first = place::first(file, &now)?;
+            let parts = [
+                ("the subscription", &*first.subscription, &*now.subscription),
+                ("the resource group", &first.resource_group, &now.resource_group),
+            ];
+            place::check("the configuration, or the metadata service, now leads", &parts, Some(file))?;
+        }
+        Ok(self.place.get_or_init(|| now))
+    }
+
+    /// The name of the machine that this is.
+    pub fn instance(&self) -> Result<&str, ProviderError> {
+        match &self.instance {
+            Some(instance) => Ok(instance),
+            None => Ok(&self.told()?.instance),
+        }
+    }
+
+    /// Asks at a path, with the present token, and once more with a new one if it is refused.
+    fn ask_at(
+        &self,
+        method: &Method,
+        path: &str,
+        condition: Option<(&'static str, &str)>,
+        body: Option<&Value>,
+    ) -> Result<Answer, Failure> {
+        let url = format!("{}{path}", self.endpoint);
+        let ask = |token: &Token| {
+            let authorization = [("Authorization", token.header.reveal())];
+            let headers: Vec<_> = authorization.into_iter().chain(condition).collect();
+            self.client.call(&Call { service: SERVICE, method: method.clone(), url: &url, headers: &headers, body })
+        };
+        let token = self.login.token(None)?;
+        let answer = ask(&token)?;
+        if answer.status.as_u16() != 401 {
+            return read(answer);
+        }
+        read(ask(&*self.login.token(Some(&token))?)?)
+    }
+
+    /// Reads what the resource group has.
+    fn get(&self, of: &str, version: &str) -> Result<Value, Failure> {
+        let path = format!("{}?{version}", self.place()?.path(of));
+        Ok(self.ask_at(&Method::GET, &path, None, None)?.body)
+    }
+
+    fn begin(
+        &self,
+        method: &Method,
+        of: &str,
+        condition: Option<(&'static str, &str)>,
+        body: Option<&Value>,
+    ) -> Result<Accepted, Failure> {
+        let version = if of.starts_with("disks/") { DISKS } else { MACHINES };
+        let path = format!("{}?{version}", self.place()?.path(of));
+        let answer = self.ask_at(method, &path, condition, body)?;
+        let header = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok()).and_then(path_of);
+        // Both lead to the same operation; the first one tells more of it.
+        let operation = match answer.status.as_u16() {
+            201 | 202 => header("azure-asyncoperation").or_else(|| header("location")),
+            _ => None,
+        };
+        Ok(Accepted { body: answer.body, operation })
+    }
+
+    /// A disk as it is described.
+    pub fn disk(&self, name: &str) -> Result<Value, Failure> {
+        self.get(&format!("disks/{name}"), DISKS)
+    }
+
+    /// Makes a disk. Azure has conditions for machines, and says nothing of disks: where it has them, no other disk of the name is changed.
+    pub fn create(&self, name: &str, body: &Value) -> Result<Accepted, Failure> {
+        self.begin(&Method::PUT, &format!("disks/{name}"), Some(("If-None-Match", "*")), Some(body))
+    }
+
+    /// Changes a disk.
+    pub fn update(&self, name: &str, body: &Value) -> Result<Accepted, Failure> {
+        self.begin(&Method::PATCH, &format!("disks/{name}"), None, Some(body))
+    }
+
+    /// Deletes a disk.
+    pub fn delete(&self, name: &str) -> Result<Accepted, Failure> {
+        self.begin(&Method::DELETE, &format!("disks/{name}"), None, None)
+    }
+
+    /// Attaches disks to this machine, or detaches them.
+    pub fn attach_or_detach(&self, body: &Value) -> Result<Accepted, Failure> {
+        let of = format!("virtualMachines/{}/attachDetachDataDisks", self.instance()?);
+        self.begin(&Method::POST, &of, None, Some(body))
+    }
+
+    /// This machine, with the disks that it has or is to have.
+    pub fn machine(&self) -> Result<Machine, ProviderError> {
+        let name = self.instance()?;
+        let body = self.get(&format!("virtualMachines/{name}"), MACHINES).map_err(Failure::general)?;
+        Machine::read(&body, name)
+    }
+
+    /// What has become of an operation.
+    pub fn operation(&self, path: &str) -> Result<Progress, Failure> {
+        match self.ask_at(&Method::GET, path, None, None) {
+            Ok(answer) if answer.status.as_u16() == 202 => Ok(Progress::Running),
+            // Where a result is told, it has no such status.
+            Ok(answer) => Ok(match answer.body["status"].as_str() {
+                None | Some("Succeeded") => Progress::Ended(Ok(())),
+                Some("Failed" | "Canceled") => Progress::Ended(Err(Refusal::of_operation(&answer.body))),
+                Some(_) => Progress::Running,
+            }),
+            Err(Failure::Refused(refusal)) if refusal.is_hidden() => Ok(Progress::Hidden),
+            Err(Failure::Refused(refusal)) if !refusal.is_passing() => Ok(Progress::Ended(Err(refusal))),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// All disks of the resource group, page by page.
+    pub fn disks(&self) -> Result<Vec<Value>, ProviderError> {
+        let odd = |what: &str| {
+            ProviderError::Transient(format!("{SERVICE}'s list of disks {what}: check what answers for it"))
+        };
+        let (mut all, mut path) = (Vec::new(), format!("{}?{DISKS}", self.place()?.path("disks")));
+        for _ in 0..PAGES_MAX {
+            let mut body = self.ask_at(&Method::GET, &path, None, None).map_err(Failure::general)?.body;
+            match body["value"].take() {
+                Value::Array(disks) => all.extend(disks),
+                _ => return Err(odd("lists none")),
+            }
+            match body["nextLink"].as_str() {
+                Some(link) if !link.is_empty() => path = path_of(link).ok_or_else(|| odd("goes on nowhere"))?,
+                _ => return Ok(all),
+            }
+        }
+        Err(odd(&format!("does not end after {PAGES_MAX} pages")))
+    }
+}
+
+/// An answer of Azure's that is no refusal.
+fn read(answer: Answer) -> Result<Answer, Failure> {
+    let status = answer.status.as_u16();
+    // Deletions and accepted changes are answered without a body as well.
+    if answer.status.is_success() && (answer.body.is_object() || answer.body.is_null()) {
+        return Ok(answer);
+    }
+    Err(match Refusal::of_answer(&answer) {
+        Some(refusal) => Failure::Refused(refusal),
+        None if status == 429 => Failure::Other(ProviderError::Throttled {
+            after: answer.after(),
+            text: format!("what answers for {SERVICE} wants fewer of them"),
+        }),
+        None if status == 401 => Failure::Other(ProviderError::Invalid(format!(
+            "what answers for {SERVICE} refuses a token that was just given: check the identity, or the credential_command"
+        ))),
+        None => Failure::Other(ProviderError::Transient(format!(
+            "what answers for {SERVICE} (with status {status}) is not it: check endpoint in [provider.azure], and what stands before it"
+        ))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_that_are_answered_lead_to_the_endpoint_alone() {
+        let path = "/subscriptions/s/providers/Microsoft.Compute/locations/l/DiskOperations/1?api-version=2&t=a%20b";
+        for url in
+            [format!("https://management.azure.com{path}"), format!("http://elsewhere.example{path}"), path.to_owned()]
+        {
+            assert_eq!(path_of(&url).as_deref(), Some(path));
+        }
+        for url in ["", "https://management.azure.com", "https://x/other", "a b", "*"] {
+            assert_eq!(path_of(url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn ids_are_compared_without_regard_to_case() {
+        let place = Place { subscription: "s".to_owned(), resource_group: "g".to_owned() };
+        assert_eq!(place.id("disks", "A-1"), "/subscriptions/s/resourcegroups/g/providers/microsoft.compute/disks/a-1");
+    }
+}

@@ -1,0 +1,475 @@
+//! Azure: managed disks, attached to the virtual machine that this machine is.
+//!
+//! Not yet run on the real cloud, but against a fake of it (`fakes`) that Azure's own client uses, and whose record of requests is
+//! checked by that client's model of the interface (`tests/azure`).
+
+mod arm;
+mod config;
+mod disk;
+mod errors;
+mod known;
+mod login;
+mod machine;
+mod tags;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use surgetank_model::Bytes;
+
+pub use config::AzureConfig;
+
+use crate::clock::{Clock, SystemClock};
+use crate::cloud::rates::Turns;
+use crate::{
+    Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
+    VolumeId, VolumeState, decide_growth,
+};
+use arm::{Accepted, Arm, Progress};
+use disk::{Disk, Seen, is_name};
+use errors::Failure;
+use known::{Doing, Known, Pending};
+use machine::Machine;
+
+/// How often tags are written that somebody else overwrites.
+const WRITES_MAX: usize = 5;
+/// How long an operation is waited for that has to end within a call, and how often it is asked for. Whoever calls waits for little longer.
+const FINISHED_WITHIN: Duration = Duration::from_secs(2);
+const FINISHED_LOOK: Duration = Duration::from_millis(200);
+
+/// Disks of a resource group.
+pub struct AzureProvider {
+    config: AzureConfig,
+    arm: Arm,
+    clock: Arc<dyn Clock>,
+    turns: Turns,
+    known: Known,
+    /// The unit from which a free one is looked for.
+    next_unit: AtomicU32,
+    /// Held while tags are read and written, as Azure takes all of a disk's at once.
+    tagging: Mutex<()>,
+}
+
+impl std::fmt::Debug for AzureProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AzureProvider").field("config", &self.config).field("arm", &self.arm).finish_non_exhaustive()
+    }
+}
+
+impl From<Transition> for Doing {
+    fn from(transition: Transition) -> Self {
+        match transition {
+            Transition::Attach => Self::Attach,
+            Transition::Detach => Self::Detach,
+            Transition::Delete => Self::Delete,
+        }
+    }
+}
+
+impl AzureProvider {
+    /// Prepares the client, and asks nobody.
+    ///
+    /// # Errors
+    /// `Invalid`: the configuration.
+    pub fn open(config: AzureConfig) -> Result<Self, ProviderError> {
+        Self::open_at(config, Arc::new(SystemClock))
+    }
+
+    /// The same by another clock, for tests.
+    ///
+    /// # Errors
+    /// As [`AzureProvider::open`].
+    pub fn open_at(config: AzureConfig, clock: Arc<dyn Clock>) -> Result<Self, ProviderError> {
+        config.check().map_err(ProviderError::Invalid)?;
+        let arm = Arm::new(&config, Arc::clone(&clock))?;
+        let turns = Turns::new("Azure", "[provider.azure]", config.reads_per_s, config.writes_per_s);
+        let (known, next_unit, tagging) = (Known::default(), AtomicU32::new(0), Mutex::default());
+        Ok(Self { config, arm, clock, turns, known, next_unit, tagging })
+    }
+
+    /// The id of this machine.
+    fn here(&self) -> Result<String, ProviderError> {
+        Ok(self.arm.place()?.id("virtualmachines", self.arm.instance()?))
+    }
+
+    /// Why a change of a disk was not carried out.
+    fn error_of(&self, failure: Failure, disk: &str, state: VolumeState) -> ProviderError {
+        match self.arm.place() {
+            Ok(place) => failure.of_disk(disk, place, state),
+            Err(error) => error,
+        }
+    }
+
+    /// The same of one that was asked for: what was told of the disk may be so no more.
+    fn refused(&self, failure: Failure, disk: &str, state: VolumeState) -> ProviderError {
+        // Of what was surely refused, as by a rate, nothing else has to be asked.
+        if failure.is_in_doubt() {
+            self.known.forget(disk);
+        } else {
+            self.known.is_stale(disk);
+        }
+        self.error_of(failure, disk, state)
+    }
+
+    /// The disk itself; `None`: Azure says that there is none.
+    fn disk(&self, name: &str) -> Result<Option<Disk>, ProviderError> {
+        let body = match self.arm.disk(name) {
+            Ok(body) => body,
+            Err(failure) => {
+                return match self.error_of(failure, name, VolumeState::Creating) {
+                    ProviderError::NotFound(_) => Ok(None),
+                    ProviderError::Conflict { reason, .. } => Err(ProviderError::Transient(reason)),
+                    error => Err(error),
+                };
+            }
+        };
+        let disk = Disk::read(&body)?;
+        if disk.name == name {
+            return Ok(Some(disk));
+        }
+        // One that others have made, in other letters, is none of ours.
+        if disk.name.eq_ignore_ascii_case(name) {
+            return Ok(None);
+        }
+        Err(ProviderError::Transient(format!("Azure was asked for the disk {name} and describes {}", disk.name)))
+    }
+
+    /// Where a disk is; `None`: nowhere. A change that has failed is told as an error, once.
+    fn look(&self, name: &str) -> Result<Option<Seen>, ProviderError> {
+        match self.known.pending(name) {
+            Some(pending) => match pending.operation.clone() {
+                Some(operation) => self.look_on(name, &pending, &operation),
+                None => self.look_in_turn(name, &pending),
+            },
+            None => self.look_itself(name),
+        }
+    }
+
+    /// The same, by the disk and the machine themselves.
+    fn look_itself(&self, name: &str) -> Result<Option<Seen>, ProviderError> {
+        let changes = self.known.changes();
+        // Before the disk is read: what ends in between shows there.
+        let machine = Arc::new(self.arm.machine()?);
+        let (place, here) = (self.arm.place()?, self.here()?);
+        let seen = self.disk(name)?.map(|disk| Seen::at(disk, place, &here, &machine));
+        match &seen {
+            Some(seen) => self.known.told(seen, self.clock.now_ms(), changes),
+            None if machine.held(&place.id("disks", name)).is_some() => {
+                return Err(ProviderError::Transient(format!(
+                    "Azure says that there is no disk {name}, and that this machine has it: wait until it describes the disk, or detach it by hand if it is really gone"
+                )));
+            }
+            None => {}
+        }
+        Ok(seen)
+    }
+
+    /// Where a disk is of which a change was accepted.
+    fn look_on(&self, name: &str, pending: &Pending, operation: &str) -> Result<Option<Seen>, ProviderError> {
+        let changes = self.known.changes();
+        match self.arm.operation(operation).map_err(Failure::general)? {
+            Progress::Running => {
+                let Some(state) = pending.doing.under_way() else { return self.look_itself(name) };
+                let seen = Seen::under_way(pending.disk.clone(), state);
+                self.known.told(&seen, self.clock.now_ms(), changes);
+                Ok(Some(seen))
+            }
+            Progress::Ended(Ok(())) if pending.doing == Doing::Delete => {
+                self.known.ends(name, pending);
+                Ok(None)
+            }
+            Progress::Ended(Ok(())) | Progress::Hidden => {
+                self.known.ends(name, pending);
+                self.look_itself(name)
+            }
+            Progress::Ended(Err(refusal)) => {
+                self.known.ends(name, pending);
+                let state = match pending.doing {
+                    Doing::Create => return Err(refusal.general()),
+                    Doing::Detach => VolumeState::Attached,
+                    Doing::Attach | Doing::Delete | Doing::Grow => VolumeState::Available,
+                };
+                Err(self.error_of(Failure::Refused(refusal), name, state))
+            }
+        }
+    }
+
+    /// The same of one that waits for its turn: it is asked for as soon as nothing else is done to the machine.
+    fn look_in_turn(&self, name: &str, pending: &Pending) -> Result<Option<Seen>, ProviderError> {
+        let Some(seen) = self.look_itself(name)? else {
+            self.known.ends(name, pending);
+            return Ok(None);
+        };
+        let transition = if pending.doing == Doing::Detach { Transition::Detach } else { Transition::Attach };
+        if transition.decide(&VolumeId(name.to_owned()), Some(seen.state)) != Ok(Change::Changed) {
+            // Whoever has done so, there is nothing left to ask for.
+            self.known.ends(name, pending);
+            return Ok(Some(seen));
+        }
+        match self.ask_in_turn(name, transition, &seen) {
+            Ok(()) => Ok(Some(Seen::under_way(seen.disk, transition.under_way()))),
+            Err(failure) => {
+                self.known.ends(name, pending);
+                Err(self.refused(failure, name, seen.state))
+            }
+        }
+    }
+
+    /// Asks for a change of the machine, or lets it wait, if the machine is being changed: Azure takes one at a time.
+    fn ask_in_turn(&self, name: &str, transition: Transition, seen: &Seen) -> Result<(), Failure> {
+        let machine = match &seen.machine {
+            Some(machine) => Arc::clone(machine),
+            None => Arc::new(self.arm.machine()?),
+        };
+        let (doing, state) = (Doing::from(transition), transition.under_way());
+        let begins = |operation| self.known.begins(doing, operation, &seen.disk, state, self.clock.now_ms());
+        if machine.is_changing {
+            begins(None);
+            return Ok(());
+        }
+        let body = self.change_of_machine(name, transition, &machine)?;
+        match self.arm.attach_or_detach(&body) {
+            Ok(Accepted { operation: Some(operation), .. }) => begins(Some(operation)),
+            // It is done, or nobody tells when it is: the disk and the machine do.
+            Ok(Accepted { operation: None, .. }) => self.known.forget(name),
+            Err(Failure::Refused(refusal)) if refusal.is_busy() => begins(None),
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    fn change_of_machine(&self, name: &str, transition: Transition, machine: &Machine) -> Result<Value, ProviderError> {
+        let id = self.arm.place()?.id("disks", name);
+        if transition == Transition::Detach {
+            return Ok(json!({ "dataDisksToDetach": [{ "diskId": id }] }));
+        }
+        let unit = machine.free_unit(self.next_unit.load(Ordering::Relaxed))?;
+        self.next_unit.store(unit + 1, Ordering::Relaxed);
+        // The newest data may be on it when the machine is deleted, and a cache of the host's would lose what was flushed.
+        let disk = json!({ "diskId": id, "lun": unit, "caching": "None", "deleteOption": "Detach" });
+        Ok(json!({ "dataDisksToAttach": [disk] }))
+    }
+
+    /// Waits for a change that has to end within the call. One that takes long is no reason to hold the caller, who asks again.
+    fn finish(&self, accepted: Accepted) -> Result<(), Failure> {
+        let Some(operation) = accepted.operation else { return Ok(()) };
+        let began = Instant::now();
+        loop {
+            match self.arm.operation(&operation)? {
+                Progress::Ended(ended) => return ended.map_err(Failure::Refused),
+                Progress::Running if began.elapsed() < FINISHED_WITHIN => std::thread::sleep(FINISHED_LOOK),
+                Progress::Running | Progress::Hidden => {
+                    return Err(Failure::Other(ProviderError::Transient(
+                        "Azure has accepted a change and has not carried it out yet: it is asked for again".to_owned(),
+                    )));
+                }
+            }
+        }
+    }
+}
+
+impl Provider for AzureProvider {
+    fn home(&self) -> Home {
+        Home::Disks
+    }
+
+    /// There is one disk of a name, and nobody is told who made it.
+    fn create_is_exclusive(&self) -> bool {
+        false
+    }
+
+    /// Nothing is promised of when a new disk is described.
+    fn lag(&self) -> Lag {
+        Lag::CLOUD
+    }
+
+    fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
+        let (name, gib) = (disk::name(&request.token)?, disk::gib(request.size)?);
+        let bought = self.config.bought(&request.volume_type)?;
+        self.config.check_disk(&request.volume_type, request.size)?;
+        let wanted = Disk::wanted(request, &name, gib)?;
+        self.turns.take(Verb::Create)?;
+        let present = |seen: Seen| {
+            seen.disk.check(request, gib)?;
+            Ok((seen.describe(), Change::Identity))
+        };
+        // Always: a second creation would set what has changed since, such as the tags, to what it was.
+        if let Some(seen) = self.look(&name)? {
+            return present(seen);
+        }
+        let body = wanted.body(&self.arm.machine()?, &bought);
+        match self.arm.create(&name, &body) {
+            Ok(Accepted { operation, .. }) => {
+                if let Some(operation) = operation {
+                    let now_ms = self.clock.now_ms();
+                    self.known.begins(Doing::Create, Some(operation), &wanted, VolumeState::Creating, now_ms);
+                }
+                Ok((Seen::under_way(wanted, VolumeState::Creating).describe(), Change::Changed))
+            }
+            // Somebody else makes it, or has made it, and it may not be described yet.
+            Err(Failure::Refused(refusal)) if refusal.exists() || refusal.is_busy() => {
+                let creating = Seen::under_way(wanted, VolumeState::Creating);
+                self.look(&name)?.map_or_else(|| Ok((creating.describe(), Change::Identity)), present)
+            }
+            Err(failure) => Err(failure.general()),
+        }
+    }
+
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
+        self.turns.take(transition.into())?;
+        let name = &*id.0;
+        if !is_name(name) {
+            return transition.decide(id, None);
+        }
+        let mut recent = self.known.recent(name, self.clock.now_ms());
+        let seen = loop {
+            let is_recent = recent.is_some();
+            let Some(seen) = recent.take().map_or_else(|| self.look(name), |seen| Ok(Some(seen)))? else {
+                return transition.decide(id, None);
+            };
+            let elsewhere = if seen.disk.machine.is_some() { seen.disk.elsewhere(&self.here()?) } else { None };
+            let decided = match (transition, elsewhere) {
+                (Transition::Attach | Transition::Detach, Some(other)) => Err(ProviderError::Conflict {
+                    id: id.clone(),
+                    state: seen.state,
+                    reason: format!("the machine {other} has it: detach it there"),
+                }),
+                _ => transition.decide(id, Some(seen.state)),
+            };
+            match decided {
+                Ok(Change::Changed) => break seen,
+                // Nothing is left undone because of what was so a moment ago.
+                _ if is_recent => {}
+                decided => return decided,
+            }
+        };
+        let answer = match (transition, self.known.pending(name)) {
+            (Transition::Detach, Some(pending)) if pending.operation.is_none() => {
+                // It was to be attached, and nothing was sent.
+                self.known.forget(name);
+                return Ok(Change::Changed);
+            }
+            (Transition::Attach | Transition::Detach, _) => self.ask_in_turn(name, transition, &seen),
+            (Transition::Delete, _) => self.arm.delete(name).map(|accepted| match accepted.operation {
+                Some(operation) => {
+                    let now_ms = self.clock.now_ms();
+                    self.known.begins(Doing::Delete, Some(operation), &seen.disk, VolumeState::Deleting, now_ms);
+                }
+                None => self.known.forget(name),
+            }),
+        };
+        match answer.map_err(|failure| self.refused(failure, name, seen.state)) {
+            Ok(()) => Ok(Change::Changed),
+            Err(ProviderError::NotFound(_)) if transition == Transition::Delete => Ok(Change::Identity),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Not every size can while it is attached: Azure refuses those that cannot.
+    fn grows(&self) -> bool {
+        self.config.grow_in_place
+    }
+
+    fn grow(&self, id: &VolumeId, size: Bytes) -> Result<Change, ProviderError> {
+        if !self.grows() {
+            return Err(ProviderError::Invalid(
+                "disks do not grow in place unless grow_in_place in [provider.azure] is true".to_owned(),
+            ));
+        }
+        self.turns.take(Verb::Grow)?;
+        let name = &*id.0;
+        let seen = if is_name(name) { self.look(name)? } else { None };
+        let present = seen.as_ref().map(|seen| (seen.state, seen.disk.size()));
+        if decide_growth(id, present, size)? == Change::Identity {
+            return Ok(Change::Identity);
+        }
+        let Some(seen) = seen else { return Err(ProviderError::NotFound(id.clone())) };
+        match self.known.pending(name) {
+            Some(pending) if pending.doing != Doing::Grow => {
+                let reason = "wait until it is attached or detached".to_owned();
+                return Err(ProviderError::Conflict { id: id.clone(), state: seen.state, reason });
+            }
+            Some(_) => return Ok(Change::Identity),
+            // To which size, the disk does not say: whoever sees that it is too small asks again.
+            None if seen.disk.is_changing => return Ok(Change::Identity),
+            None => {}
+        }
+        let body = json!({ "properties": { "diskSizeGB": disk::gib(size)? } });
+        match self.arm.update(name, &body) {
+            Ok(Accepted { operation, .. }) => {
+                if let Some(operation) = operation {
+                    self.known.begins(Doing::Grow, Some(operation), &seen.disk, seen.state, self.clock.now_ms());
+                }
+                Ok(Change::Changed)
+            }
+            Err(failure) => Err(self.refused(failure, name, seen.state)),
+        }
+    }
+
+    fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        use VolumeState::{Attaching, Creating, Deleting, Detaching};
+
+        let name = &*id.0;
+        if !is_name(name) {
+            return Err(ProviderError::NotFound(id.clone()));
+        }
+        // Whatever a caller may rely on is asked for.
+        let is_on_the_way = |state| matches!(state, Creating | Attaching | Detaching | Deleting);
+        if let Some(seen) = self.known.recent(name, self.clock.now_ms()).filter(|seen| is_on_the_way(seen.state)) {
+            return Ok(seen.describe());
+        }
+        self.turns.take(Verb::Describe)?;
+        Ok(self.look(name)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?.describe())
+    }
+
+    fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+        self.turns.take(Verb::List)?;
+        // Before the disks are read: what ends in between shows there.
+        let machine = Arc::new(self.arm.machine()?);
+        let (place, here) = (self.arm.place()?, self.here()?);
+        // Azure filters by no tag, and lists what others have there as well.
+        let has = |body: &Value| body["tags"][key] == value;
+        let bodies = self.arm.disks()?;
+        let mut disks = bodies.iter().filter(|body| has(body)).map(Disk::read).collect::<Result<Vec<Disk>, _>>()?;
+        // One that was made meanwhile moves the pages.
+        disks.sort_by(|a, b| a.name.cmp(&b.name));
+        disks.dedup_by(|a, b| a.name == b.name);
+        let described = disks.into_iter().map(|disk| {
+            match self.known.pending(&disk.name).and_then(|pending| pending.doing.under_way()) {
+                Some(state) => Seen::under_way(disk, state).describe(),
+                None => Seen::at(disk, place, &here, &machine).describe(),
+            }
+        });
+        Ok(described.collect())
+    }
+
+    fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
+        self.turns.take(Verb::SetTag)?;
+        let name = &*id.0;
+        let absent = || ProviderError::NotFound(id.clone());
+        if !is_name(name) {
+            return Err(absent());
+        }
+        let _tagging = self.tagging.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut change = Change::Identity;
+        for _ in 0..WRITES_MAX {
+            // Just before they are written, as no condition guards them; and once more afterwards, as somebody else may have written.
+            let disk = self.disk(name)?.ok_or_else(absent)?;
+            let mut wanted = disk.tags.clone();
+            tags::set(&mut wanted, key, value)?;
+            if wanted == disk.tags {
+                self.known.retagged(name, &wanted);
+                return Ok(change);
+            }
+            let begun = self.arm.update(name, &json!({ "tags": wanted }));
+            let finished = begun.and_then(|accepted| self.finish(accepted));
+            finished.map_err(|failure| self.error_of(failure, name, VolumeState::Available))?;
+            change = Change::Changed;
+        }
+        Err(ProviderError::Transient(format!(
+            "the tags of the disk {name} are changed again and again by somebody else: find out who does that"
+        )))
+    }
+}

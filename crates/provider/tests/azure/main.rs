@@ -1,0 +1,25 @@
+//! The client of Azure against a fake of it.
+
+mod account;
+#[path = "../faked/mod.rs"]
+mod faked;
+mod lives;
+
+use surgetank_provider::fakes::FakeAzure;
+
+use faked::contracts;
+
+#[test]
+fn the_contract_holds_against_the_fake() {
+    contracts::holds::<FakeAzure>();
+}
+
+#[test]
+fn the_contract_holds_where_answers_lag_and_pages_are_short() {
+    contracts::holds_where_answers_lag_and_pages_are_short::<FakeAzure>();
+}
+
+#[test]
+fn the_contract_holds_amid_absences_and_stale_lists() {
+    contracts::holds_amid_absences_and_stale_lists::<FakeAzure>();
+}
