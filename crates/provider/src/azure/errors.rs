@@ -61,6 +61,15 @@ impl Failure {
         }
     }
 
+    /// Whether the same call may be accepted a moment later.
+    #[must_use]
+    pub const fn passes(&self) -> bool {
+        match self {
+            Self::Refused(refusal) => refusal.is_passing(),
+            Self::Other(error) => !matches!(error, ProviderError::AttachLimit(_)),
+        }
+    }
+
     /// Of a call that concerns no disk.
     pub fn general(self) -> ProviderError {
         match self {

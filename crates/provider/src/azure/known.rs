@@ -81,6 +81,13 @@ impl Known {
         self.state().disks.get(disk)?.pending.clone()
     }
 
+    /// Whether this process has begun a change of the machine whose end it has not seen.
+    pub fn changes_machine(&self) -> bool {
+        let state = self.state();
+        let mut pending = state.disks.values().filter_map(|entry| entry.pending.as_ref());
+        pending.any(|pending| matches!(pending.doing, Doing::Attach | Doing::Detach) && pending.operation.is_some())
+    }
+
     /// A change was accepted, or waits for its turn (`operation` is `None`).
     pub fn begins(&self, doing: Doing, operation: Option<String>, disk: &Disk, under_way: VolumeState, now_ms: u64) {
         let mut state = self.state();

@@ -150,10 +150,13 @@ impl AzureProvider {
     /// The same, by the disk and the machine themselves.
     fn look_itself(&self, name: &str) -> Result<Option<Seen>, ProviderError> {
         let changes = self.known.changes();
-        // Before the disk is read: what ends in between shows there.
-        let machine = Arc::new(self.arm.machine()?);
+        self.look_at(name, &Arc::new(self.arm.machine()?), changes)
+    }
+
+    /// The same, with the machine as it was before the disk is read, after so many changes: what ends in between shows there.
+    fn look_at(&self, name: &str, machine: &Arc<Machine>, changes: u64) -> Result<Option<Seen>, ProviderError> {
         let (place, here) = (self.arm.place()?, self.here()?);
-        let seen = self.disk(name)?.map(|disk| Seen::at(disk, place, &here, &machine));
+        let seen = self.disk(name)?.map(|disk| Seen::at(disk, place, &here, machine));
         match &seen {
             Some(seen) => self.known.told(seen, self.clock.now_ms(), changes),
             None if machine.held(&place.id("disks", name)).is_some() => {
@@ -198,7 +201,9 @@ impl AzureProvider {
 
     /// The same of one that waits for its turn: it is asked for as soon as nothing else is done to the machine.
     fn look_in_turn(&self, name: &str, pending: &Pending) -> Result<Option<Seen>, ProviderError> {
-        let Some(seen) = self.look_itself(name)? else {
+        let changes = self.known.changes();
+        let machine = Arc::new(self.arm.machine()?);
+        let Some(seen) = self.look_at(name, &machine, changes)? else {
             self.known.ends(name, pending);
             return Ok(None);
         };
@@ -208,28 +213,27 @@ impl AzureProvider {
             self.known.ends(name, pending);
             return Ok(Some(seen));
         }
-        match self.ask_in_turn(name, transition, &seen) {
+        match self.ask_in_turn(name, transition, &seen.disk, &machine) {
             Ok(()) => Ok(Some(Seen::under_way(seen.disk, transition.under_way()))),
             Err(failure) => {
-                self.known.ends(name, pending);
-                Err(self.refused(failure, name, seen.state))
+                // What passes is asked for again: nobody else remembers that it was to be done.
+                if !failure.passes() {
+                    self.known.ends(name, pending);
+                }
+                Err(self.error_of(failure, name, seen.state))
             }
         }
     }
 
     /// Asks for a change of the machine, or lets it wait, if the machine is being changed: Azure takes one at a time.
-    fn ask_in_turn(&self, name: &str, transition: Transition, seen: &Seen) -> Result<(), Failure> {
-        let machine = match &seen.machine {
-            Some(machine) => Arc::clone(machine),
-            None => Arc::new(self.arm.machine()?),
-        };
+    fn ask_in_turn(&self, name: &str, transition: Transition, disk: &Disk, machine: &Machine) -> Result<(), Failure> {
         let (doing, state) = (Doing::from(transition), transition.under_way());
-        let begins = |operation| self.known.begins(doing, operation, &seen.disk, state, self.clock.now_ms());
+        let begins = |operation| self.known.begins(doing, operation, disk, state, self.clock.now_ms());
         if machine.is_changing {
             begins(None);
             return Ok(());
         }
-        let body = self.change_of_machine(name, transition, &machine)?;
+        let body = self.change_of_machine(name, transition, machine)?;
         match self.arm.attach_or_detach(&body) {
             Ok(Accepted { operation: Some(operation), .. }) => begins(Some(operation)),
             // It is done, or nobody tells when it is: the disk and the machine do.
@@ -351,7 +355,13 @@ impl Provider for AzureProvider {
                 self.known.forget(name);
                 return Ok(Change::Changed);
             }
-            (Transition::Attach | Transition::Detach, _) => self.ask_in_turn(name, transition, &seen),
+            (Transition::Attach | Transition::Detach, _) => {
+                // Another change may have begun since that look.
+                let recent = seen.machine.as_ref().filter(|_| !self.known.changes_machine());
+                let machine =
+                    recent.map_or_else(|| self.arm.machine().map(Arc::new), |machine| Ok(Arc::clone(machine)))?;
+                self.ask_in_turn(name, transition, &seen.disk, &machine)
+            }
             (Transition::Delete, _) => self.arm.delete(name).map(|accepted| match accepted.operation {
                 Some(operation) => {
                     let now_ms = self.clock.now_ms();

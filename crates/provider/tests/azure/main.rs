@@ -1,9 +1,13 @@
 //! The client of Azure against a fake of it.
 
 mod account;
+mod behaviour;
 #[path = "../faked/mod.rs"]
 mod faked;
+#[path = "../faked/json.rs"]
+mod json;
 mod lives;
+mod trouble;
 
 use surgetank_provider::fakes::FakeAzure;
 

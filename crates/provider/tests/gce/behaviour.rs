@@ -14,6 +14,7 @@ use surgetank_provider::{
 
 use crate::account::{Account, request};
 use crate::faked::behaviour::{leaves_alone, poll};
+use crate::json::{a_token_is_used_until_it_ends, looks_on_the_way_are_rare, tokens_are_renewed};
 
 /// A change that is asked for.
 type Asked<'a> = &'a dyn Fn() -> Result<Change, ProviderError>;
@@ -320,22 +321,7 @@ fn a_tag_is_set_though_its_operation_is_not_known_at_once() {
 #[test]
 fn a_token_that_cannot_be_renewed_is_used_until_it_ends() {
     let account = Account::new(Settings::default());
-    let provider = account.open();
-    let id = account.made(&provider, "a");
-    account.pass(Duration::from_secs(3600 - 240));
-    account.fake.hide_metadata(true);
-    for _ in 0..3 {
-        assert!(provider.describe(&id).is_ok(), "it counts for some minutes yet");
-        account.pass(Duration::from_secs(61));
-    }
-    account.pass(Duration::from_secs(61));
-    assert!(matches!(provider.describe(&id), Err(ProviderError::Transient(_))));
-    account.fake.hide_metadata(false);
-    assert!(provider.describe(&id).is_ok());
-    account.pass(Duration::from_secs(3600 - 240));
-    account.fake.rotate();
-    account.fake.hide_metadata(true);
-    assert!(provider.describe(&id).is_err(), "what is refused counts no more");
+    a_token_is_used_until_it_ends(&account, |is_gone| account.fake.hide_metadata(is_gone), || account.fake.rotate());
 }
 
 #[test]
@@ -506,22 +492,7 @@ fn disks_grow_in_place_only_where_that_is_permitted() {
 #[test]
 fn tokens_are_renewed_before_they_end_and_once_when_they_are_refused() {
     let account = Account::new(Settings::default());
-    let provider = account.open();
-    let id = account.made(&provider, "a");
-    let sends = |count: usize| {
-        account.fake.take_sent();
-        provider.describe(&id).unwrap();
-        assert_eq!(account.fake.take_sent().len(), count);
-    };
-    sends(1);
-    // Four minutes before it ends: nothing is refused.
-    account.pass(Duration::from_secs(3600 - 240));
-    sends(1);
-    account.fake.rotate();
-    sends(2);
-    account.fake.faults(|faults| faults.scripted.extend([("disks.get", Fault::Refused); 2]));
-    assert!(matches!(provider.describe(&id), Err(ProviderError::Invalid(_))), "it is asked for once");
-    assert!(provider.describe(&id).is_ok());
+    tokens_are_renewed(&account, &["disks.get"], || account.fake.take_sent().len(), || account.fake.rotate());
 }
 
 #[test]
@@ -553,13 +524,7 @@ fn a_restart_in_another_project_or_zone_says_nothing_of_disks() {
 fn what_is_under_way_is_not_asked_for_at_each_look_and_what_counts_is() {
     let account = Account::new(Settings::default());
     let provider = account.open();
-    let id = provider.create(&request("a")).unwrap().0.id;
-    account.fake.take_sent();
-    for _ in 0..100 {
-        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Creating);
-    }
-    assert!(account.fake.take_sent().is_empty());
-    account.reaches(&provider, &id, VolumeState::Available);
+    let id = looks_on_the_way_are_rare(&account, &provider, || account.fake.take_sent().len());
     account.fake.take_sent();
     for _ in 0..5 {
         provider.describe(&id).unwrap();

@@ -4,6 +4,8 @@ mod account;
 mod behaviour;
 #[path = "../faked/mod.rs"]
 mod faked;
+#[path = "../faked/json.rs"]
+mod json;
 mod lives;
 mod official;
 mod role;

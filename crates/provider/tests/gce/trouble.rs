@@ -6,47 +6,20 @@ use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::fakes::gce::{INSTANCE, PROJECT, ZONE};
 use surgetank_provider::fakes::{FakeGce, Fault, Settings};
-use surgetank_provider::{CreateVolume, GceConfig, Provider, ProviderError, VolumeId, VolumeState, tag};
+use surgetank_provider::{CreateVolume, GceConfig, Provider, ProviderError, VolumeState};
 
 use crate::account::{Account, request};
 use crate::faked::trouble::{exceed_rates, is_throttled_for_long, tells, tells_limits, tells_missing_rights};
+use crate::json::{are_no_volumes, foreign_answers_say_nothing, refuses_credentials};
 
 #[test]
 fn whatever_answers_in_place_of_compute_engine_says_nothing_of_a_disk() {
     let account = Account::new(Settings::default());
-    let provider = account.open();
     let hurried = account.open_as(GceConfig { timeout: Span(Duration::from_secs(1)), ..account.config() });
+    let unavailable = "Compute Engine says: Service Unavailable";
+    foreign_answers_say_nothing(&account, &hurried, unavailable, &["disks.get", "disks.list"], "disks.insert");
+    let provider = account.open();
     let id = account.made(&provider, "a");
-    for (fault, why) in [
-        (Fault::RequestLost, "does not answer"),
-        (Fault::AnswerLost, "does not answer"),
-        (Fault::RequestLate, "does not answer"),
-        (Fault::Unavailable, "Compute Engine says: Service Unavailable"),
-        (Fault::BadGateway, "status 502 and no JSON"),
-        (Fault::Truncated, "breaks off in the middle"),
-        (Fault::Huge, "more than 32 MiB"),
-        (Fault::LoginPage, "login page of a proxy"),
-        (Fault::Nonsense, "no JSON"),
-        (Fault::AnswerLate, "does not answer within 1s"),
-    ] {
-        let provider = if fault == Fault::AnswerLate { &hurried } else { &provider };
-        provider.describe(&id).unwrap();
-        account.pass(Duration::from_secs(5));
-        account.fake.faults(|faults| {
-            faults.scripted.extend([("disks.get", fault); 3]);
-            faults.scripted.push_back(("disks.list", fault));
-            faults.scripted.push_back(("disks.insert", fault));
-        });
-        for error in [
-            tells(provider.describe(&id), why),
-            tells(provider.attach(&id), why),
-            tells(provider.delete(&id), why),
-            tells(provider.list(tag::OWNER, "a"), why),
-            tells(provider.create(&request("a")), why),
-        ] {
-            assert!(matches!(error, ProviderError::Transient(_)), "{fault:?}: {error:?}");
-        }
-    }
     account.fake.faults(|faults| faults.scripted.push_back(("disks.get", Fault::Throttled)));
     let throttled = tells(provider.describe(&id), "Quota exceeded for quota metric");
     assert!(matches!(throttled, ProviderError::Throttled { .. }), "a rate and no quota: {throttled:?}");
@@ -120,12 +93,8 @@ fn without_a_metadata_service_or_a_service_account_it_is_said_what_to_write() {
     assert!(without.describe(&id).is_ok(), "what is written does");
     assert!(without.attach(&id).is_ok());
     account.reaches(&without, &id, VolumeState::Attached);
-    for (token, why) in
-        [("swordfish", "refuses a token"), ("two swordfish", "is no access token"), ("", "is no access token")]
-    {
-        let wrong = account.open_as(GceConfig { credential_command: command(token), ..written.clone() });
-        assert!(matches!(tells(wrong.describe(&id), why), ProviderError::Invalid(_)));
-    }
+    let wrong = |command| GceConfig { credential_command: Some(command), ..written.clone() };
+    refuses_credentials(&account, wrong, &id, "refuses a token");
     account.fake.hide_metadata(false);
     account.fake.take_account();
     let error = tells(account.open_as(written).describe(&id), "with status 404");
@@ -159,11 +128,7 @@ fn types_and_sizes_that_are_not_rented_are_refused_before_anybody_is_asked() {
 fn ids_that_are_none_are_no_disks_and_nobody_is_asked_about_them() {
     let account = Account::new(Settings::default());
     let provider = account.open();
-    for id in ["", "A", "1a", "a-", "a/b", "a?b=c", "../x", "a\n", &"a".repeat(64)] {
-        let id = VolumeId(id.to_owned());
-        assert_eq!(provider.describe(&id), Err(ProviderError::NotFound(id.clone())));
-        assert_eq!(provider.grow(&id, Bytes::from_gib(1)), Err(ProviderError::NotFound(id.clone())));
-    }
+    are_no_volumes(&provider, &["", "A", "1a", "a-", "a/b", "a?b=c", "../x", "a\n", &"a".repeat(64)]);
     assert!(account.fake.take_sent().is_empty());
 }
 
