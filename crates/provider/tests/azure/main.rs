@@ -7,6 +7,8 @@ mod faked;
 #[path = "../faked/json.rs"]
 mod json;
 mod lives;
+mod official;
+mod role;
 mod trouble;
 
 use surgetank_provider::fakes::FakeAzure;
