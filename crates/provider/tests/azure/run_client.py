@@ -51,7 +51,7 @@ class Checked(RequestsTransport):
 
 
 client = ComputeManagementClient(
-    None, subscription, base_url=url, authentication_policy=SansIOHTTPPolicy(), transport=Checked(), retry_total=0,
+    object(), subscription, base_url=url, authentication_policy=SansIOHTTPPolicy(), transport=Checked(), retry_total=0,
     polling_interval=0.05,
 )
 disks, machines = client.disks, client.virtual_machines

@@ -164,7 +164,7 @@ impl State {
             "id": id("virtualMachines", MACHINE), "name": MACHINE, "type": "Microsoft.Compute/virtualMachines", "location": LOCATION,
             "zones": [ZONE], "properties": {
                 "vmId": "01234567-89ab-cdef-0123-456789abcdef", "provisioningState": provisioning,
-                "hardwareProfile": { "vmSize": "Standard_D4s_v5" }, "storageProfile": self.storage_profile(),
+                "hardwareProfile": { "vmSize": "Standard_D4s_v3" }, "storageProfile": self.storage_profile(),
             },
         })
     }

@@ -419,7 +419,7 @@ impl State {
                     200,
                     &json!({
                         "azEnvironment": "AzurePublicCloud", "location": LOCATION, "name": MACHINE, "zone": ZONE,
-                        "resourceGroupName": GROUP, "subscriptionId": SUBSCRIPTION, "vmSize": "Standard_D4s_v5",
+                        "resourceGroupName": GROUP, "subscriptionId": SUBSCRIPTION, "vmSize": "Standard_D4s_v3",
                         "resourceId": format!("/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Compute/{kind}/{MACHINE}"),
                     }),
                 )
