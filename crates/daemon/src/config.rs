@@ -366,7 +366,7 @@ inactivity_delay = "30 s"
                 "\"fats\"",
                 "s.toml:12:15: the local provider has no volume type \"fats\": did you mean \"fast\"",
             ),
-            ("\"local\"", "\"azure\"", "s.toml:11:12: the provider \"azure\" is not supported"),
+            ("\"local\"", "\"elsewhere\"", "s.toml:11:12: the provider \"elsewhere\" is not supported"),
             ("backing = ", "bakcing = ", "did you mean \"backing\""),
             ("name = \"paper\"", "name = \"papr\"", "did you mean \"paper\""),
             ("\"/dev/vdb\"", "\"memory:5\"", "s.toml:6:11: \"5\" has no unit"),

@@ -163,6 +163,27 @@ fn names_and_numbers_are_those_of_their_makers_disks_alone() {
 }
 
 #[test]
+fn numbers_are_those_of_disks_beneath_a_controller_of_data_disks() {
+    let tables = Tables::new();
+    // Of the first controller one is the system's, and one the temporary disk.
+    for (disk, controller, address) in
+        [("sda", 'a', "0:0:0:1"), ("sdb", 'b', "1:0:0:2"), ("sdc", 'c', "2:0:0:3"), ("sdd", 'd', "3:0:0:4")]
+    {
+        let above = tables.path("sys/devices").join(disk);
+        let device = above.join("host").join(address);
+        fs::create_dir_all(&device).unwrap();
+        fs::write(above.join("device_id"), format!("{{f8b3781{controller}-1e82-4818-a1c3-63d806ec15bb}}\n")).unwrap();
+        let shown = tables.path("sys/block").join(disk);
+        fs::create_dir_all(&shown).unwrap();
+        symlink(device, shown.join("device")).unwrap();
+        tables.node(disk);
+    }
+    for (lun, disk) in [(1, None), (2, Some("dev/sdb")), (3, Some("dev/sdc")), (4, Some("dev/sdd"))] {
+        assert_eq!(tables.disks().find(&DiskIdentity::Lun(lun)), Ok(disk.map(|disk| tables.path(disk))), "{lun}");
+    }
+}
+
+#[test]
 fn tables_that_cannot_be_read_are_an_error_and_a_file_is_no_disk() {
     let tables = Tables::new();
     let nowhere = Disks::under(tables.path("nowhere"), tables.path("dev"));

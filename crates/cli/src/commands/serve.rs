@@ -41,8 +41,8 @@ const LONG: Duration = Duration::from_secs(3600);
   SURGETANK_LOG=debug surgetank serve --config surgetank.toml --log json
 
 The configuration says whose volumes are rented: files of this machine (local), disks that a host plugs (host), files of \
-a staging pool (pool), or volumes of an OpenStack cloud (openstack), of AWS (aws) or of Google Compute Engine (gce), none \
-of which has yet run on a real cloud.
+a staging pool (pool), or volumes of an OpenStack cloud (openstack), of AWS (aws), of Google Compute Engine (gce) or of \
+Azure (azure), none of which has yet run on a real cloud.
 
 SIGTERM and SIGINT stop the daemon: it finishes the requests in flight, and drains dirty data first or leaves them \
 on their caching volume, according to on_stop in the configuration. At a second signal it prints what it still \

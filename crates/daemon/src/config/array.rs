@@ -335,7 +335,7 @@ export = "nbd"
                 "\"never\"\nusd_per_gib_month = -1.0",
                 "a.toml:11:21: usd_per_gib_month must be a number of USD",
             ),
-            ("\"local\"", "\"azure\"", "a.toml:5:12: the provider \"azure\" is not supported"),
+            ("\"local\"", "\"elsewhere\"", "a.toml:5:12: the provider \"elsewhere\" is not supported"),
             (
                 "\"slow\"",
                 "\"slwo\"",

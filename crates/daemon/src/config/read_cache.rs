@@ -167,7 +167,7 @@ timeout = "2 s"
             ),
             ("\"10 GiB\"", "10", "r.toml:12:15: 10 has no unit"),
             ("\"2 s\"", "\"2 ms\"", "r.toml:13:11: timeout is below 100 ms"),
-            ("\"local\"", "\"azure\"", "r.toml:9:12: the provider \"azure\" is not supported"),
+            ("\"local\"", "\"elsewhere\"", "r.toml:9:12: the provider \"elsewhere\" is not supported"),
             (
                 "\"slow\"",
                 "\"slwo\"",

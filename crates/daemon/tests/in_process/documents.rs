@@ -108,7 +108,9 @@ fn with_line(section: &str, more: &str) -> Config {
         "[provider.host]" => {
             (section, "url = \"https://host.example:7420\"\nca_file = \"/ca\"\ntoken_file = \"/token\"")
         }
-        "[provider.pool]" | "[provider.openstack]" | "[provider.aws]" | "[provider.gce]" => (section, ""),
+        "[provider.pool]" | "[provider.openstack]" | "[provider.aws]" | "[provider.gce]" | "[provider.azure]" => {
+            (section, "")
+        }
         _ => ("[provider.local]", ""),
     };
     let caching = if provider.0 == "[provider.local]" { "" } else { "bandwidth = \"128 MiB/s\"" };
@@ -116,6 +118,7 @@ fn with_line(section: &str, more: &str) -> Config {
     let of_type = match provider.0 {
         "[provider.aws]" => "volume_type = \"gp3\"\n",
         "[provider.gce]" => "volume_type = \"pd-ssd\"\n",
+        "[provider.azure]" => "volume_type = \"premium-ssd\"\n",
         _ => "",
     };
     let sections = [

@@ -22,8 +22,13 @@ const GOOGLE_NVME_MODEL: &str = "nvme_card-pd";
 /// The model of Azure's NVMe disks, and the first namespace of a data disk: the one before is the system's.
 const AZURE_NVME_MODEL: &str = "MSFT NVMe Accelerator v1.0";
 const AZURE_NVME_FIRST: u32 = 2;
-/// The controller of Azure's SCSI data disks, as the virtual bus calls it.
-const AZURE_SCSI_CONTROLLER: &str = "{f8b3781b-1e82-4818-a1c3-63d806ec15bb}";
+/// The controllers of Azure's SCSI data disks, as the virtual bus calls them. The first one, which ends its first part in `a`, is that of
+/// the system's disk and the temporary one.
+const AZURE_SCSI_CONTROLLERS: [&str; 3] = [
+    "{f8b3781b-1e82-4818-a1c3-63d806ec15bb}",
+    "{f8b3781c-1e82-4818-a1c3-63d806ec15bb}",
+    "{f8b3781d-1e82-4818-a1c3-63d806ec15bb}",
+];
 
 /// A disk itself, which is asked only if it is one that tells what the kernel does not.
 #[derive(Clone, Copy)]
@@ -121,7 +126,8 @@ impl Shown<'_> {
         // …/host3/target3:0:0/3:0:0:2, beneath the controller.
         let Ok(device) = fs::canonicalize(self.directory.join("device")) else { return Has::Nothing };
         let is_data = device.ancestors().skip(1).any(|above| {
-            fs::read(above.join("device_id")).is_ok_and(|id| text(&id).as_deref() == Some(AZURE_SCSI_CONTROLLER))
+            let id = fs::read(above.join("device_id")).ok().and_then(|id| text(&id));
+            id.is_some_and(|id| AZURE_SCSI_CONTROLLERS.contains(&&*id))
         });
         if !is_data {
             return Has::Nothing;
