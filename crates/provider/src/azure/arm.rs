@@ -204,11 +204,9 @@ impl Arm {
         let path = format!("{}?{version}", self.place()?.path(of));
         let answer = self.ask_at(method, &path, condition, body)?;
         let header = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok()).and_then(path_of);
-        // Both lead to the same operation; the first one tells more of it.
-        let operation = match answer.status.as_u16() {
-            201 | 202 => header("azure-asyncoperation").or_else(|| header("location")),
-            _ => None,
-        };
+        // Both lead to the same operation. The first one tells more of it, and may come with 200 as well, though it has only begun.
+        let location = || header("location").filter(|_| matches!(answer.status.as_u16(), 201 | 202));
+        let operation = header("azure-asyncoperation").or_else(location);
         Ok(Accepted { body: answer.body, operation })
     }
 

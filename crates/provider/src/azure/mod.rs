@@ -24,8 +24,8 @@ pub use config::AzureConfig;
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::rates::Turns;
 use crate::{
-    Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
-    VolumeId, VolumeState, decide_growth,
+    Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Tags, Transition, Verb,
+    VolumeDescription, VolumeId, VolumeState, decide_growth,
 };
 use arm::{Accepted, Arm, Progress};
 use disk::{Disk, Seen, is_name};
@@ -113,6 +113,23 @@ impl AzureProvider {
         self.error_of(failure, disk, state)
     }
 
+    /// A change was accepted, or waits for its turn (`operation` is `None`).
+    fn begins(&self, doing: Doing, operation: Option<String>, disk: &Disk, under_way: VolumeState) {
+        let pending = Pending { doing, operation, disk: disk.clone() };
+        let told = Seen::under_way(disk.clone(), under_way);
+        self.known.begins(&disk.name, pending, told, self.clock.now_ms(), |_| false);
+    }
+
+    /// A disk's tags are these now.
+    fn retagged(&self, name: &str, tags: &Tags) {
+        self.known.alters(name, |entry| {
+            let before = entry.pending.as_mut().map(|pending| &mut pending.disk);
+            for disk in before.into_iter().chain(entry.told.as_mut().map(|(_, seen)| &mut seen.disk)) {
+                disk.tags.clone_from(tags);
+            }
+        });
+    }
+
     /// The disk itself; `None`: Azure says that there is none.
     fn disk(&self, name: &str) -> Result<Option<Disk>, ProviderError> {
         let body = match self.arm.disk(name) {
@@ -138,7 +155,7 @@ impl AzureProvider {
 
     /// Where a disk is; `None`: nowhere. A change that has failed is told as an error, once.
     fn look(&self, name: &str) -> Result<Option<Seen>, ProviderError> {
-        match self.known.pending(name) {
+        match self.known.pending(name).flatten() {
             Some(pending) => match pending.operation.clone() {
                 Some(operation) => self.look_on(name, &pending, &operation),
                 None => self.look_in_turn(name, &pending),
@@ -158,7 +175,7 @@ impl AzureProvider {
         let (place, here) = (self.arm.place()?, self.here()?);
         let seen = self.disk(name)?.map(|disk| Seen::at(disk, place, &here, machine));
         match &seen {
-            Some(seen) => self.known.told(seen, self.clock.now_ms(), changes),
+            Some(seen) => self.known.told(name, seen.clone(), self.clock.now_ms(), changes),
             None if machine.held(&place.id("disks", name)).is_some() => {
                 return Err(ProviderError::Transient(format!(
                     "Azure says that there is no disk {name}, and that this machine has it: wait until it describes the disk, or detach it by hand if it is really gone"
@@ -176,19 +193,19 @@ impl AzureProvider {
             Progress::Running => {
                 let Some(state) = pending.doing.under_way() else { return self.look_itself(name) };
                 let seen = Seen::under_way(pending.disk.clone(), state);
-                self.known.told(&seen, self.clock.now_ms(), changes);
+                self.known.told(name, seen.clone(), self.clock.now_ms(), changes);
                 Ok(Some(seen))
             }
             Progress::Ended(Ok(())) if pending.doing == Doing::Delete => {
-                self.known.ends(name, pending);
+                self.known.ends(name, |there| there.is(pending));
                 Ok(None)
             }
             Progress::Ended(Ok(())) | Progress::Hidden => {
-                self.known.ends(name, pending);
+                self.known.ends(name, |there| there.is(pending));
                 self.look_itself(name)
             }
             Progress::Ended(Err(refusal)) => {
-                self.known.ends(name, pending);
+                self.known.ends(name, |there| there.is(pending));
                 let state = match pending.doing {
                     Doing::Create => return Err(refusal.general()),
                     Doing::Detach => VolumeState::Attached,
@@ -204,13 +221,13 @@ impl AzureProvider {
         let changes = self.known.changes();
         let machine = Arc::new(self.arm.machine()?);
         let Some(seen) = self.look_at(name, &machine, changes)? else {
-            self.known.ends(name, pending);
+            self.known.ends(name, |there| there.is(pending));
             return Ok(None);
         };
         let transition = if pending.doing == Doing::Detach { Transition::Detach } else { Transition::Attach };
         if transition.decide(&VolumeId(name.to_owned()), Some(seen.state)) != Ok(Change::Changed) {
             // Whoever has done so, there is nothing left to ask for.
-            self.known.ends(name, pending);
+            self.known.ends(name, |there| there.is(pending));
             return Ok(Some(seen));
         }
         match self.ask_in_turn(name, transition, &seen.disk, &machine) {
@@ -218,7 +235,7 @@ impl AzureProvider {
             Err(failure) => {
                 // What passes is asked for again: nobody else remembers that it was to be done.
                 if !failure.passes() {
-                    self.known.ends(name, pending);
+                    self.known.ends(name, |there| there.is(pending));
                 }
                 Err(self.error_of(failure, name, seen.state))
             }
@@ -228,7 +245,7 @@ impl AzureProvider {
     /// Asks for a change of the machine, or lets it wait, if the machine is being changed: Azure takes one at a time.
     fn ask_in_turn(&self, name: &str, transition: Transition, disk: &Disk, machine: &Machine) -> Result<(), Failure> {
         let (doing, state) = (Doing::from(transition), transition.under_way());
-        let begins = |operation| self.known.begins(doing, operation, disk, state, self.clock.now_ms());
+        let begins = |operation| self.begins(doing, operation, disk, state);
         if machine.is_changing {
             begins(None);
             return Ok(());
@@ -306,9 +323,8 @@ impl Provider for AzureProvider {
         let body = wanted.body(&self.arm.machine()?, &bought);
         match self.arm.create(&name, &body) {
             Ok(Accepted { operation, .. }) => {
-                if let Some(operation) = operation {
-                    let now_ms = self.clock.now_ms();
-                    self.known.begins(Doing::Create, Some(operation), &wanted, VolumeState::Creating, now_ms);
+                if operation.is_some() {
+                    self.begins(Doing::Create, operation, &wanted, VolumeState::Creating);
                 }
                 Ok((Seen::under_way(wanted, VolumeState::Creating).describe(), Change::Changed))
             }
@@ -349,7 +365,7 @@ impl Provider for AzureProvider {
                 decided => return decided,
             }
         };
-        let answer = match (transition, self.known.pending(name)) {
+        let answer = match (transition, self.known.pending(name).flatten()) {
             (Transition::Detach, Some(pending)) if pending.operation.is_none() => {
                 // It was to be attached, and nothing was sent.
                 self.known.forget(name);
@@ -357,16 +373,13 @@ impl Provider for AzureProvider {
             }
             (Transition::Attach | Transition::Detach, _) => {
                 // Another change may have begun since that look.
-                let recent = seen.machine.as_ref().filter(|_| !self.known.changes_machine());
+                let recent = seen.machine.as_ref().filter(|_| !self.known.is_any_pending(Pending::changes_machine));
                 let machine =
                     recent.map_or_else(|| self.arm.machine().map(Arc::new), |machine| Ok(Arc::clone(machine)))?;
                 self.ask_in_turn(name, transition, &seen.disk, &machine)
             }
-            (Transition::Delete, _) => self.arm.delete(name).map(|accepted| match accepted.operation {
-                Some(operation) => {
-                    let now_ms = self.clock.now_ms();
-                    self.known.begins(Doing::Delete, Some(operation), &seen.disk, VolumeState::Deleting, now_ms);
-                }
+            (Transition::Delete, _) => self.arm.delete(name).map(|Accepted { operation, .. }| match operation {
+                Some(_) => self.begins(Doing::Delete, operation, &seen.disk, VolumeState::Deleting),
                 None => self.known.forget(name),
             }),
         };
@@ -396,7 +409,7 @@ impl Provider for AzureProvider {
             return Ok(Change::Identity);
         }
         let Some(seen) = seen else { return Err(ProviderError::NotFound(id.clone())) };
-        match self.known.pending(name) {
+        match self.known.pending(name).flatten() {
             Some(pending) if pending.doing != Doing::Grow => {
                 let reason = "wait until it is attached or detached".to_owned();
                 return Err(ProviderError::Conflict { id: id.clone(), state: seen.state, reason });
@@ -409,8 +422,8 @@ impl Provider for AzureProvider {
         let body = json!({ "properties": { "diskSizeGB": disk::gib(size)? } });
         match self.arm.update(name, &body) {
             Ok(Accepted { operation, .. }) => {
-                if let Some(operation) = operation {
-                    self.known.begins(Doing::Grow, Some(operation), &seen.disk, seen.state, self.clock.now_ms());
+                if operation.is_some() {
+                    self.begins(Doing::Grow, operation, &seen.disk, seen.state);
                 }
                 Ok(Change::Changed)
             }
@@ -447,7 +460,7 @@ impl Provider for AzureProvider {
         disks.sort_by(|a, b| a.name.cmp(&b.name));
         disks.dedup_by(|a, b| a.name == b.name);
         let described = disks.into_iter().map(|disk| {
-            match self.known.pending(&disk.name).and_then(|pending| pending.doing.under_way()) {
+            match self.known.pending(&disk.name).flatten().and_then(|pending| pending.doing.under_way()) {
                 Some(state) => Seen::under_way(disk, state).describe(),
                 None => Seen::at(disk, place, &here, &machine).describe(),
             }
@@ -470,7 +483,7 @@ impl Provider for AzureProvider {
             let mut wanted = disk.tags.clone();
             tags::set(&mut wanted, key, value)?;
             if wanted == disk.tags {
-                self.known.retagged(name, &wanted);
+                self.retagged(name, &wanted);
                 return Ok(change);
             }
             let begun = self.arm.update(name, &json!({ "tags": wanted }));

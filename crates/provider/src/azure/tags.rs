@@ -21,7 +21,7 @@ fn is_key(key: &str) -> bool {
         && !key.contains(FORBIDDEN)
         && !key.contains(char::is_control)
         && key.trim() == key
-        && !RESERVED.iter().any(|word| is_reserved(word))
+        && !RESERVED.iter().any(is_reserved)
 }
 
 /// Sets a tag or removes it.
@@ -50,10 +50,10 @@ pub fn set(tags: &mut Tags, key: &str, value: Option<&str>) -> Result<(), Provid
     Ok(())
 }
 
-/// Those that can be told to people.
+/// Those that can be told to people: in one line each, of which others' keys may be longer than values.
 #[must_use]
 pub fn told(tags: &Tags) -> Tags {
-    let is_line = |text: &String| !text.contains(char::is_control);
+    let is_line = |text: &String| !text.contains(char::is_control) && text.chars().count() <= VALUE_MAX;
     let fit = tags.iter().filter(|(key, value)| is_line(key) && is_line(value));
     fit.map(|(key, value)| (key.clone(), value.clone())).collect()
 }

@@ -1,8 +1,9 @@
 //! What the clients of clouds share: calls over HTTP with limits, rates, credentials that nobody prints, tokens that are renewed,
-//! metadata services, the place of the first use.
+//! metadata services, the place of the first use, changes that are on the way.
 
 pub mod command;
 pub mod http;
+pub mod known;
 pub mod metadata;
 pub mod place;
 pub mod rates;

@@ -106,9 +106,9 @@ impl GceProvider {
     fn refused(&self, failure: Failure, disk: &str, state: VolumeState) -> ProviderError {
         // Of what was surely refused, as by a rate, nothing else has to be asked.
         if failure.is_in_doubt() {
-            self.known.forget(disk);
+            self.known.disks.forget(disk);
         } else {
-            self.known.is_stale(disk);
+            self.known.disks.is_stale(disk);
         }
         self.error_of(failure, disk, state)
     }
@@ -137,8 +137,8 @@ impl GceProvider {
 
     /// Where a disk is; `None`: nowhere. An operation that has failed is told as an error, once.
     fn look(&self, name: &str) -> Result<Option<(Disk, VolumeState)>, ProviderError> {
-        let changes = self.known.changes();
-        let pending = match self.known.pending(name) {
+        let changes = self.known.disks.changes();
+        let pending = match self.known.disks.pending(name) {
             Some(pending) => pending,
             // Before the disk is read: what ends in between shows there.
             None => {
@@ -151,8 +151,8 @@ impl GceProvider {
             None => self.disk(name)?.map(as_it_is),
         };
         match &seen {
-            Some((disk, state)) => self.known.told(disk, *state, self.clock.now_ms(), changes),
-            None if self.known.changes() == changes && !self.is_new(name) => self.known.settles(name),
+            Some(seen) => self.known.disks.told(name, seen.clone(), self.clock.now_ms(), changes),
+            None if self.known.disks.changes() == changes && !self.is_new(name) => self.known.settles(name),
             None => {}
         }
         Ok(seen)
@@ -160,7 +160,7 @@ impl GceProvider {
 
     /// Whether a disk is being made, which may not be described yet.
     fn is_new(&self, name: &str) -> bool {
-        self.known.pending(name).flatten().is_some_and(|pending| pending.doing == Doing::Create)
+        self.known.disks.pending(name).flatten().is_some_and(|pending| pending.doing == Doing::Create)
     }
 
     /// Where a disk is of which a change was accepted.
@@ -343,7 +343,7 @@ impl Provider for GceProvider {
             disk.check(request, gib)?;
             Ok((self.described(&disk, state)?, Change::Identity))
         };
-        if self.known.pending(&name).is_some()
+        if self.known.disks.pending(&name).is_some()
             && let Some(seen) = self.look(&name)?
         {
             return present(seen);
@@ -379,7 +379,7 @@ impl Provider for GceProvider {
         if !is_name(name) {
             return transition.decide(id, None);
         }
-        let mut recent = self.known.recent(name, self.clock.now_ms());
+        let mut recent = self.known.disks.recent(name, self.clock.now_ms());
         let (disk, state) = loop {
             let is_recent = recent.is_some();
             let Some((disk, state)) = recent.take().map_or_else(|| self.look(name), |seen| Ok(Some(seen)))? else {
@@ -456,7 +456,7 @@ impl Provider for GceProvider {
             return Ok(Change::Identity);
         }
         let Some((disk, state)) = seen else { return Err(ProviderError::NotFound(id.clone())) };
-        match self.known.pending(name).flatten() {
+        match self.known.disks.pending(name).flatten() {
             // To which size, the operation does not say: whoever sees that it is too small asks again.
             Some(pending) if pending.doing == Doing::Grow => return Ok(Change::Identity),
             Some(_) => {
@@ -490,7 +490,7 @@ impl Provider for GceProvider {
         // Whatever a caller may rely on is asked for.
         let is_on_the_way = |state| matches!(state, Creating | Attaching | Detaching | Deleting);
         if let Some((disk, state)) =
-            self.known.recent(name, self.clock.now_ms()).filter(|(_, state)| is_on_the_way(*state))
+            self.known.disks.recent(name, self.clock.now_ms()).filter(|(_, state)| is_on_the_way(*state))
         {
             return Ok(disk.describe(state, ""));
         }
@@ -515,7 +515,8 @@ impl Provider for GceProvider {
         if !is_name(name) {
             return Err(absent());
         }
-        let mut recent = self.known.recent(name, self.clock.now_ms()).filter(|(disk, _)| disk.fingerprint.is_some());
+        let mut recent =
+            self.known.disks.recent(name, self.clock.now_ms()).filter(|(disk, _)| disk.fingerprint.is_some());
         for _ in 0..CONFLICTS_MAX {
             let is_recent = recent.is_some();
             let (disk, state) =
@@ -531,7 +532,7 @@ impl Provider for GceProvider {
             }
             let Some(fingerprint) = &disk.fingerprint else {
                 // It is on the way, and was seen before its labels were changed.
-                self.known.forget(name);
+                self.known.disks.forget(name);
                 continue;
             };
             let body = json!({ "labels": wanted, "labelFingerprint": fingerprint });

@@ -338,7 +338,13 @@ impl State {
                 let wanted = wanted(name, &sent.body)?;
                 let (tags, gib) = (wanted.tags.clone(), wanted.gib);
                 match self.cloud.create(wanted) {
-                    Ok(seen) => Ok(began(whole_ms(settings.create), disk(&seen))),
+                    // What was asked for is repeated, without what only a disk has.
+                    Ok(_) => {
+                        let mut echo = sent.body.clone();
+                        echo["name"] = json!(name);
+                        echo["properties"]["provisioningState"] = json!("Updating");
+                        Ok(began(whole_ms(settings.create), echo))
+                    }
                     // Whoever makes a disk that is there changes it.
                     Err(Refusal::Exists) if !(self.has_conditions && sent.if_none_match.as_deref() == Some("*")) => {
                         self.cloud.set_tags(name, |there| *there = tags).map_err(of_disk)?;

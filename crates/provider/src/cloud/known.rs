@@ -1,0 +1,156 @@
+//! What a client knows of volumes whose changes a cloud accepts before it carries them out: which of them were asked for, and what was
+//! told a moment ago.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::whole_ms;
+
+/// What is on the way is asked for no more often than this, as attaching takes seconds; and for so long a look serves for the change that
+/// follows from it.
+const EVERY: Duration = Duration::from_millis(1500);
+
+/// What is known of a volume: the change that was asked for last, until it has ended, and what was told, and when.
+#[derive(Clone, Debug)]
+pub struct Entry<P, S> {
+    /// The change.
+    pub pending: Option<P>,
+    /// What was told, after its time.
+    pub told: Option<(u64, S)>,
+}
+
+impl<P, S> Default for Entry<P, S> {
+    fn default() -> Self {
+        Self { pending: None, told: None }
+    }
+}
+
+#[derive(Debug)]
+struct State<P, S> {
+    volumes: BTreeMap<String, Entry<P, S>>,
+    changes: u64,
+}
+
+/// What is known of all volumes, by name: changes (`P`), and how they were seen (`S`).
+#[derive(Debug)]
+pub struct Known<P, S>(Mutex<State<P, S>>);
+
+impl<P, S> Default for Known<P, S> {
+    fn default() -> Self {
+        Self(Mutex::new(State { volumes: BTreeMap::new(), changes: 0 }))
+    }
+}
+
+impl<P: Clone, S: Clone> Known<P, S> {
+    fn state(&self) -> MutexGuard<'_, State<P, S>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many changes there were: what is read before a change is not kept after it.
+    pub fn changes(&self) -> u64 {
+        self.state().changes
+    }
+
+    /// The change of a volume that is on the way, as far as this process knows; the outer `None`: it knows nothing of the volume.
+    pub fn pending(&self, name: &str) -> Option<Option<P>> {
+        self.state().volumes.get(name).map(|entry| entry.pending.clone())
+    }
+
+    /// Whether such a change is on the way.
+    pub fn is_any_pending(&self, is_such: impl Fn(&P) -> bool) -> bool {
+        self.state().volumes.values().any(|entry| entry.pending.as_ref().is_some_and(&is_such))
+    }
+
+    /// A change was asked for. Whether that is news: `is_same` tells whether the former one is the same.
+    pub fn begins(&self, name: &str, pending: P, told: S, now_ms: u64, is_same: impl Fn(&P) -> bool) -> bool {
+        let mut state = self.state();
+        state.changes += 1;
+        let entry = state.volumes.entry(name.to_owned()).or_default();
+        if entry.pending.as_ref().is_some_and(is_same) {
+            return false;
+        }
+        *entry = Entry { pending: Some(pending), told: Some((now_ms, told)) };
+        true
+    }
+
+    /// A change that another process has begun, or whose answer was lost, as a look has found it that began after so many changes.
+    pub fn found(&self, name: &str, pending: P, changes: u64) {
+        let mut state = self.state();
+        if state.changes == changes {
+            state.volumes.entry(name.to_owned()).or_default().pending = Some(pending);
+        }
+    }
+
+    /// A change has ended, unless another one counts.
+    pub fn ends(&self, name: &str, is_it: impl Fn(&P) -> bool) {
+        let mut state = self.state();
+        if let Some(entry) = state.volumes.get_mut(name)
+            && entry.pending.as_ref().is_some_and(is_it)
+        {
+            *entry = Entry::default();
+        }
+    }
+
+    /// A volume was told to be so, by a look that began after so many changes.
+    pub fn told(&self, name: &str, told: S, now_ms: u64, changes: u64) {
+        let mut state = self.state();
+        if state.changes == changes {
+            state.volumes.entry(name.to_owned()).or_default().told = Some((now_ms, told));
+        }
+    }
+
+    /// What was told a moment ago. A clock that has stepped backwards makes nothing recent.
+    pub fn recent(&self, name: &str, now_ms: u64) -> Option<S> {
+        let state = self.state();
+        let (at_ms, told) = state.volumes.get(name)?.told.as_ref()?;
+        let is_recent = now_ms.checked_sub(*at_ms).is_some_and(|age_ms| age_ms < whole_ms(EVERY));
+        is_recent.then(|| told.clone())
+    }
+
+    /// What does not say where it is has changed, as its tags have.
+    pub fn alters(&self, name: &str, alter: impl FnOnce(&mut Entry<P, S>)) {
+        let mut state = self.state();
+        state.changes += 1;
+        if let Some(entry) = state.volumes.get_mut(name) {
+            alter(entry);
+        }
+    }
+
+    /// Something else is so than was told, and no change was accepted. A request that may arrive yet may do so all the same.
+    pub fn is_stale(&self, name: &str) {
+        let mut state = self.state();
+        if let Some(entry) = state.volumes.get_mut(name) {
+            entry.told = None;
+        }
+    }
+
+    /// Nothing is known any more.
+    pub fn forget(&self, name: &str) {
+        let mut state = self.state();
+        state.changes += 1;
+        state.volumes.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_before_a_change_is_not_kept_after_it() {
+        let known: Known<&str, u32> = Known::default();
+        let changes = known.changes();
+        known.told("a", 1, 1000, changes);
+        assert_eq!([1000, 2499, 2500, 999].map(|now_ms| known.recent("a", now_ms)), [Some(1), Some(1), None, None]);
+        assert_eq!((known.pending("a"), known.pending("b")), (Some(None), None));
+        assert!(known.begins("a", "x", 2, 1000, |_| false) && !known.begins("a", "x", 3, 1000, |there| *there == "x"));
+        known.told("a", 4, 1000, changes);
+        known.found("a", "y", changes);
+        assert_eq!((known.recent("a", 1000), known.pending("a")), (Some(2), Some(Some("x"))));
+        known.ends("a", |there| *there == "y");
+        assert!(known.is_any_pending(|there| *there == "x"));
+        known.ends("a", |there| *there == "x");
+        assert_eq!((known.recent("a", 1000), known.pending("a")), (None, Some(None)));
+    }
+}
