@@ -194,6 +194,8 @@ impl Refusal {
                 "{text} (check subscription, resource_group and instance in [provider.azure])"
             )),
             400 | 403 | 405 | 412 => ProviderError::Invalid(text),
+            // An operation has no status of its own.
+            0 if self.has_any(&["InvalidParameter", "BadRequest", "NotSupported"]) => ProviderError::Invalid(text),
             _ => ProviderError::Transient(text),
         }
     }
@@ -326,7 +328,7 @@ mod tests {
         let error = Refusal::of_operation(&body).of_disk(ID, &place(), VolumeState::Available);
         assert_eq!(error, ProviderError::Capacity("Azure says: Disk processing halted. None in zone 1.".to_owned()));
         for (code, expected) in
-            [("OperationPreempted", "conflict"), ("InternalOperationError", "transient"), ("QuotaExceeded", "quota")]
+            [("OperationPreempted", "conflict"), ("InternalOperationError", "transient"), ("QuotaExceeded", "quota"), ("BadRequest", "invalid")]
         {
             let body = json!({ "status": "Failed", "error": { "code": code, "message": "m" } });
             let error = Refusal::of_operation(&body).of_disk(ID, &place(), VolumeState::Available);
