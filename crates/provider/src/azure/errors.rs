@@ -327,9 +327,12 @@ mod tests {
         } });
         let error = Refusal::of_operation(&body).of_disk(ID, &place(), VolumeState::Available);
         assert_eq!(error, ProviderError::Capacity("Azure says: Disk processing halted. None in zone 1.".to_owned()));
-        for (code, expected) in
-            [("OperationPreempted", "conflict"), ("InternalOperationError", "transient"), ("QuotaExceeded", "quota"), ("BadRequest", "invalid")]
-        {
+        for (code, expected) in [
+            ("OperationPreempted", "conflict"),
+            ("InternalOperationError", "transient"),
+            ("QuotaExceeded", "quota"),
+            ("BadRequest", "invalid"),
+        ] {
             let body = json!({ "status": "Failed", "error": { "code": code, "message": "m" } });
             let error = Refusal::of_operation(&body).of_disk(ID, &place(), VolumeState::Available);
             assert_eq!(kind(&error), expected, "{code}: {error}");
