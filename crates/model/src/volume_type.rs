@@ -375,13 +375,13 @@ impl VolumeType {
     }
 
     /// USD a month for a volume of this size with what was bought; `None`: unknown. The size is rounded up to one on
-    /// offer; `None` as well if there is none.
+    /// offer, and then to one that is billed; `None` as well if there is none.
     #[must_use]
     pub fn price_per_month(&self, size: Bytes, bought: &Provision) -> Option<f64> {
         let price = self.price.as_ref()?;
         let size = self.size.fit(size)?;
         let Some(gib_usd) = price.gib_month_usd else { return self.tier(size)?.usd_month };
-        let mut usd = gib_usd * size.as_gib();
+        let mut usd = gib_usd * price.billed_size(size).as_gib();
         if let Performance::Provisioned { iops: range, bandwidth: bandwidths } = &self.performance {
             let (iops, bandwidth) = provisioned(range, bandwidths, size, bought);
             if range.per_mib_s.is_none() {

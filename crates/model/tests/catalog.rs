@@ -73,6 +73,14 @@ fn prices_of_known_configurations() {
         ),
         245.186_56 + 198.56 + 6.9934,
     );
+    // Azure bills what an Ultra Disk is as the next of its sizes, and a Premium SSD as its tier; of Premium SSD v2 there are all.
+    let bought_of_ultra = Provision { iops: Some(Iops::new(100)), bandwidth: Some(Bandwidth::new(1_000_000)) };
+    for (gib, billed) in [(4, 4), (5, 8), (9, 16), (200, 256), (512, 512), (513, 1024), (1025, 2048), (65_536, 65_536)]
+    {
+        near(month("azure/ultra", gib, bought_of_ultra), 0.119_72 * f64::from(billed) + 4.964 + 0.349_67);
+    }
+    near(month("azure/premium-ssd", 513, bought(None, None)), 135.17);
+    near(month("azure/premium-ssd-v2", 9, bought(None, None)), 0.729);
     near(month("gcp/hyperdisk-extreme", 100, bought(Some(20_000), None)), 12.5 + 640.0);
     near(month("gcp/pd-extreme", 500, bought(Some(5000), None)), 62.5 + 325.0);
     near(month("gcp/hyperdisk-throughput", 2048, bought(None, Some(100))), 10.24 + 25.0);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Bandwidth, Iops, Span};
+use crate::units::{Bandwidth, Bytes, Iops, Span};
 
 /// What a volume costs by the month.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,6 +20,10 @@ pub struct Price {
     pub bandwidth_month_usd: Option<f64>,
     /// What `bandwidth_month_usd` buys.
     pub bandwidth_unit: Option<Bandwidth>,
+    /// The sizes that are billed, ascending, and beyond the last one its multiples: a volume is billed as the next larger one. Empty: as
+    /// large as it is.
+    #[serde(default)]
+    pub billed_sizes: Vec<Bytes>,
     /// USD for 10,000 transactions, billed besides; `None`: none are billed.
     pub transactions_10k_usd: Option<f64>,
     /// Where the prices come from.
@@ -38,9 +42,11 @@ impl Price {
     pub fn over(self, known: &Self) -> Self {
         let iops_month_usd =
             if self.iops_month_usd.is_empty() { known.iops_month_usd.clone() } else { self.iops_month_usd };
+        let billed_sizes = if self.billed_sizes.is_empty() { known.billed_sizes.clone() } else { self.billed_sizes };
         Self {
             gib_month_usd: self.gib_month_usd.or(known.gib_month_usd),
             iops_month_usd,
+            billed_sizes,
             bandwidth_month_usd: self.bandwidth_month_usd.or(known.bandwidth_month_usd),
             bandwidth_unit: self.bandwidth_unit.or(known.bandwidth_unit),
             transactions_10k_usd: self.transactions_10k_usd.or(known.transactions_10k_usd),
@@ -48,6 +54,14 @@ impl Price {
             as_of: self.as_of,
             confidence: self.confidence,
         }
+    }
+
+    /// The size that is billed for a volume of this size.
+    #[must_use]
+    pub fn billed_size(&self, size: Bytes) -> Bytes {
+        let Some(last) = self.billed_sizes.last() else { return size };
+        let next = self.billed_sizes.iter().find(|billed| size <= **billed);
+        next.copied().unwrap_or_else(|| size.round_up(Bytes::new(last.get().max(1))))
     }
 
     /// USD for one transaction, where they are billed besides.
