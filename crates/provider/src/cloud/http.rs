@@ -134,6 +134,18 @@ impl Client {
     /// `Throttled` if whoever answers says so without JSON; else `Transient`, with a sentence, if nobody or somebody else
     /// answers: the call may have been carried out.
     pub fn call(&self, call: &Call<'_>) -> Result<Answer, ProviderError> {
+        self.call_for(call, |_| false)
+    }
+
+    /// The same, where some statuses say enough, whatever comes with them.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub fn call_for(
+        &self,
+        call: &Call<'_>,
+        says_enough: impl FnOnce(StatusCode) -> bool,
+    ) -> Result<Answer, ProviderError> {
         let body = call.body.map(Value::to_string);
         let headers: Vec<_> = [("accept", JSON)].into_iter().chain(call.headers.iter().copied()).collect();
         let answer = self.exchange(&Text {
@@ -151,6 +163,7 @@ impl Client {
             _ if status == StatusCode::UNAUTHORIZED => {
                 Ok(Answer { status, headers: answer.headers, body: Value::Null })
             }
+            _ if says_enough(status) => Ok(Answer { status, headers: answer.headers, body: Value::Null }),
             body => Err(answer.foreign("JSON", &body.err().map(|error| error.to_string()).unwrap_or_default())),
         }
     }
