@@ -9,10 +9,11 @@ use surgetank_daemon::reaping::{Outcome, Reaped, Reaper, Reason, Rule, Seen};
 use surgetank_daemon::{Config, accept_loss_offline};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
-use surgetank_provider::fakes::{FakeEc2, FakeGce, Fault, Settings};
+use surgetank_provider::fakes::azure::{GROUP, MACHINE, SUBSCRIPTION};
+use surgetank_provider::fakes::{FakeAzure, FakeEc2, FakeGce, Fault, Settings};
 use surgetank_provider::{
-    Account, AwsConfig, AwsProvider, Clock, CreateVolume, GceConfig, GceProvider, Machine, ManualClock, Provider as _,
-    ProviderError, SystemClock, Tags, VolumeId, VolumeState, tag,
+    Account, AwsConfig, AwsProvider, AzureConfig, AzureProvider, Clock, CreateVolume, GceConfig, GceProvider, Machine,
+    ManualClock, Provider as _, ProviderError, SystemClock, Tags, VolumeId, VolumeState, tag,
 };
 
 /// When the clock starts: signatures and tokens have times.
@@ -121,6 +122,20 @@ fake!(
         stopped: "TERMINATED",
     }
 );
+fake!(
+    FakeAzure,
+    AzureConfig,
+    AzureProvider,
+    disks,
+    Names {
+        kind: "premium-ssd",
+        list: "disks.list",
+        delete: "disks.delete",
+        machine: "virtualMachines.get",
+        second: "other-machine",
+        stopped: "Succeeded",
+    }
+);
 
 /// A cloud, and what is there of it on the machine that calls now.
 struct World {
@@ -208,6 +223,9 @@ macro_rules! on_each_cloud {
         }
         mod gce {
             $(#[test] fn $test() { super::$test(&super::World::new(super::FakeGce::start)); })+
+        }
+        mod azure {
+            $(#[test] fn $test() { super::$test(&super::World::new(super::FakeAzure::start)); })+
         }
     };
 }
@@ -361,6 +379,75 @@ fn a_call_of_which_there_were_too_many_is_made_again(world: &World) {
     let reaped = world.deletes();
     assert_eq!(of(&reaped, &id).outcome, Outcome::Deleted, "{reaped:?}");
     assert_eq!((reaped.errors.len(), world.fake.count()), (0, 0));
+}
+
+#[test]
+fn a_machine_of_azure_that_was_made_again_under_its_name_is_another_one() {
+    let world = World::new(FakeAzure::start);
+    let (left, attached) = (world.rented("left", &[]), world.rented("attached", &[(tag::DIRTY_EPOCH, "7")]));
+    world.fake.replace_machine(MACHINE, None);
+    let living = world.rented("living", &[]);
+    world.fake.attach_elsewhere(&attached, MACHINE);
+    world.pass(3 * HOUR);
+    let reaped = world.deletes();
+    assert_eq!(reaped.errors, Vec::<String>::new());
+    let seen = of(&reaped, &left);
+    assert_eq!((seen.outcome, seen.machine_state), (Outcome::Deleted, Some(Machine::Gone)));
+    let host = format!("{SUBSCRIPTION}/{GROUP}/{MACHINE}/01234567-89ab-cdef-0123-000000000000").to_ascii_lowercase();
+    assert_eq!(seen.machine, Some(host));
+    assert_eq!(kept(&reaped, &living), Some(Reason::MachineExists));
+    // Whoever made the machine again has attached what the former one had.
+    assert_eq!(kept(&reaped, &attached), Some(Reason::Attached));
+    assert_eq!(world.fake.count(), 2);
+    // When it is gone as well, Azure may show for a while that it has the disk.
+    world.machine_dies();
+    assert_eq!(of(&world.deletes(), &attached).outcome, Outcome::Dirty);
+    world.open().set_tag(&attached, tag::DIRTY_EPOCH, None).unwrap();
+    assert_eq!(kept(&world.deletes(), &attached), Some(Reason::AttachedToNone));
+}
+
+#[test]
+fn of_machines_of_another_resource_group_nothing_is_known_at_azure() {
+    let world = World::new(FakeAzure::start);
+    let unique = "01234567-89ab-cdef-0123-456789abcdef";
+    let hosts = [
+        format!("{SUBSCRIPTION}/theirs/{MACHINE}/{unique}"),
+        format!("{unique}/{GROUP}/{MACHINE}/{unique}"),
+        "other-machine".to_owned(),
+        String::new(),
+    ];
+    let ids: Vec<VolumeId> = hosts
+        .iter()
+        .enumerate()
+        .map(|(number, host)| {
+            let id = world.rented(&format!("a{number}"), &[]);
+            world.open().set_tag(&id, tag::HOST, Some(host)).unwrap();
+            id
+        })
+        .collect();
+    world.machine_dies();
+    world.pass(3 * HOUR);
+    let reaped = world.reap(Rule::older_than(HOUR).unwrap(), true);
+    for id in &ids {
+        assert_eq!(kept(&reaped, id), Some(Reason::MachineUnanswered), "{reaped:?}");
+    }
+    assert_eq!((reaped.errors.len(), world.fake.count()), (hosts.len(), hosts.len()));
+}
+
+#[test]
+fn what_bears_our_tags_and_another_name_is_nobodys_affair() {
+    let world = World::new(FakeAzure::start);
+    let id = world.rented("a", &[(tag::TOKEN, "a")]);
+    world.machine_dies();
+    // Somebody makes a disk of the name of another token, with tags that he has copied.
+    let tags = Tags::from([(tag::OWNER.to_owned(), "o".to_owned()), (tag::TOKEN.to_owned(), "a".to_owned())]);
+    let copy = world.made(&*world.open(), "b", tags);
+    world.machine_dies();
+    world.pass(3 * HOUR);
+    let account = world.open();
+    let listed: Vec<VolumeId> = account.volumes().unwrap().into_iter().map(|of| of.volume.id).collect();
+    assert_eq!((listed, account.volume(&copy)), (vec![id], Ok(None)));
+    assert_eq!((world.deletes().count(Outcome::Deleted), world.fake.count()), (1, 1));
 }
 
 #[test]

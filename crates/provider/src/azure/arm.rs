@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use ureq::http::{Method, Uri};
+use ureq::http::{Method, StatusCode, Uri};
 
 use super::AzureConfig;
 use super::errors::{Failure, Refusal};
@@ -24,8 +24,9 @@ const ENDPOINT: &str = "https://management.azure.com";
 /// The versions of the interface: of disks, and of machines. The second one is the first with `attachDetachDataDisks`.
 const DISKS: &str = "api-version=2024-03-02";
 const MACHINES: &str = "api-version=2024-03-01";
-/// More pages of a list than this come from no resource group that surgetank can serve.
+/// More pages of a list than this, and more disks of ours, come from no resource group that surgetank can serve.
 const PAGES_MAX: usize = 1000;
+const DISKS_MAX: usize = 100_000;
 
 /// Where volumes are. Azure compares names without regard to case: both are in lower case here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,13 +56,26 @@ impl Place {
     }
 }
 
-/// A change that was accepted. `operation`: the path where its end is told; `None`: it has ended, or nobody tells.
+/// Where the end of an operation is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    path: String,
+    /// It is told as a status. Else the result is told, or why there is none.
+    has_status: bool,
+}
+
+/// A change that was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// What was answered.
-    pub body: Value,
-    /// Where to ask.
-    pub operation: Option<String>,
+    /// Where its end is told; `None`: it has ended, or nobody tells.
+    pub operation: Option<Operation>,
+    /// There is nothing to change.
+    pub is_vain: bool,
+}
+
+/// Whether an operation cannot be read, be it that the cloud says so or a gateway that has forgotten the way.
+fn is_hidden(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 403 | 404 | 410)
 }
 
 /// What is told of an operation.
@@ -71,8 +85,35 @@ pub enum Progress {
     Running,
     /// It has ended.
     Ended(Result<(), Refusal>),
-    /// Nobody tells any more, or may.
+    /// Nobody tells yet or any more, or may, or tells clearly.
     Hidden,
+}
+
+impl Progress {
+    /// What an answer tells of an operation; `None`: nothing, and nothing is refused for good.
+    fn of(operation: &Operation, answer: &Answer) -> Option<Self> {
+        let (status, body) = (answer.status.as_u16(), &answer.body);
+        if !answer.status.is_success() {
+            if is_hidden(answer.status) {
+                return Some(Self::Hidden);
+            }
+            // Of a result it is the reason why there is none. Of a status it is why that is not told.
+            let refusal = Refusal::of_answer(answer).filter(|refusal| !refusal.is_passing())?;
+            return Some(if operation.has_status { Self::Hidden } else { Self::Ended(Err(refusal)) });
+        }
+        if !body.is_object() && !body.is_null() {
+            return None;
+        }
+        Some(match (status, body["status"].as_str()) {
+            (202, _) => Self::Running,
+            (_, Some("Failed" | "Canceled")) => Self::Ended(Err(Refusal::of_operation(body))),
+            _ if !body["error"].is_null() => Self::Ended(Err(Refusal::of_operation(body))),
+            (_, Some("Succeeded")) => Self::Ended(Ok(())),
+            (_, Some(_)) => Self::Running,
+            (_, None) if operation.has_status => Self::Hidden,
+            (_, None) => Self::Ended(Ok(())),
+        })
+    }
 }
 
 /// A client.
@@ -165,7 +206,7 @@ impl Arm {
         }
     }
 
-    /// Asks at a path, with the present token, and once more with a new one if it is refused.
+    /// Asks at a path, and reads what is no refusal.
     fn ask_at(
         &self,
         method: &Method,
@@ -173,18 +214,32 @@ impl Arm {
         condition: Option<(&'static str, &str)>,
         body: Option<&Value>,
     ) -> Result<Answer, Failure> {
+        read(self.send(method, path, condition, body, |_| false)?)
+    }
+
+    /// Asks at a path, with the present token, and once more with a new one if it is refused. Some statuses may say enough, whatever
+    /// comes with them.
+    fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        condition: Option<(&'static str, &str)>,
+        body: Option<&Value>,
+        says_enough: impl Fn(StatusCode) -> bool,
+    ) -> Result<Answer, Failure> {
         let url = format!("{}{path}", self.endpoint);
         let ask = |token: &Token| {
             let authorization = [("Authorization", token.header.reveal())];
             let headers: Vec<_> = authorization.into_iter().chain(condition).collect();
-            self.client.call(&Call { service: SERVICE, method: method.clone(), url: &url, headers: &headers, body })
+            let call = Call { service: SERVICE, method: method.clone(), url: &url, headers: &headers, body };
+            self.client.call_for(&call, &says_enough)
         };
         let token = self.login.token(None)?;
         let answer = ask(&token)?;
         if answer.status.as_u16() != 401 {
-            return read(answer);
+            return Ok(answer);
         }
-        read(ask(&*self.login.token(Some(&token))?)?)
+        Ok(ask(&*self.login.token(Some(&token))?)?)
     }
 
     /// Reads what the resource group has.
@@ -205,9 +260,12 @@ impl Arm {
         let answer = self.ask_at(method, &path, condition, body)?;
         let header = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok()).and_then(path_of);
         // Both lead to the same operation. The first one tells more of it, and may come with 200 as well, though it has only begun.
+        let told = header("azure-asyncoperation").map(|path| Operation { path, has_status: true });
         let location = || header("location").filter(|_| matches!(answer.status.as_u16(), 201 | 202));
-        let operation = header("azure-asyncoperation").or_else(location);
-        Ok(Accepted { body: answer.body, operation })
+        let operation = told.or_else(|| location().map(|path| Operation { path, has_status: false }));
+        // Whoever deletes what is not there is answered so.
+        let is_vain = *method == Method::DELETE && answer.status.as_u16() == 204;
+        Ok(Accepted { operation, is_vain })
     }
 
     /// A disk as it is described.
@@ -238,29 +296,27 @@ impl Arm {
 
     /// This machine, with the disks that it has or is to have.
     pub fn machine(&self) -> Result<Machine, ProviderError> {
-        let name = self.instance()?;
-        let body = self.get(&format!("virtualMachines/{name}"), MACHINES).map_err(Failure::general)?;
-        Machine::read(&body, name)
+        self.machine_of(self.instance()?).map_err(Failure::general)
+    }
+
+    /// The machine of this name.
+    pub fn machine_of(&self, name: &str) -> Result<Machine, Failure> {
+        let body = self.get(&format!("virtualMachines/{name}"), MACHINES)?;
+        Ok(Machine::read(&body, name)?)
     }
 
     /// What has become of an operation.
-    pub fn operation(&self, path: &str) -> Result<Progress, Failure> {
-        match self.ask_at(&Method::GET, path, None, None) {
-            Ok(answer) if answer.status.as_u16() == 202 => Ok(Progress::Running),
-            // Where a result is told, it has no such status.
-            Ok(answer) => Ok(match answer.body["status"].as_str() {
-                None | Some("Succeeded") => Progress::Ended(Ok(())),
-                Some("Failed" | "Canceled") => Progress::Ended(Err(Refusal::of_operation(&answer.body))),
-                Some(_) => Progress::Running,
-            }),
-            Err(Failure::Refused(refusal)) if refusal.is_hidden() => Ok(Progress::Hidden),
-            Err(Failure::Refused(refusal)) if !refusal.is_passing() => Ok(Progress::Ended(Err(refusal))),
-            Err(failure) => Err(failure),
+    pub fn operation(&self, operation: &Operation) -> Result<Progress, Failure> {
+        let answer = self.send(&Method::GET, &operation.path, None, None, is_hidden)?;
+        match Progress::of(operation, &answer) {
+            Some(progress) => Ok(progress),
+            // Whatever else answers has said nothing.
+            None => read(answer).map(|_| Progress::Hidden),
         }
     }
 
-    /// All disks of the resource group, page by page.
-    pub fn disks(&self) -> Result<Vec<Value>, ProviderError> {
+    /// The disks of the resource group that pass, page by page: Azure filters by nothing, and lists what others have there as well.
+    pub fn disks(&self, passes: impl Fn(&Value) -> bool) -> Result<Vec<Value>, ProviderError> {
         let odd = |what: &str| {
             ProviderError::Transient(format!("{SERVICE}'s list of disks {what}: check what answers for it"))
         };
@@ -268,8 +324,11 @@ impl Arm {
         for _ in 0..PAGES_MAX {
             let mut body = self.ask_at(&Method::GET, &path, None, None).map_err(Failure::general)?.body;
             match body["value"].take() {
-                Value::Array(disks) => all.extend(disks),
+                Value::Array(disks) => all.extend(disks.into_iter().filter(&passes)),
                 _ => return Err(odd("lists none")),
+            }
+            if all.len() > DISKS_MAX {
+                return Err(odd(&format!("has more than {DISKS_MAX} of ours")));
             }
             match body["nextLink"].as_str() {
                 Some(link) if !link.is_empty() => path = path_of(link).ok_or_else(|| odd("goes on nowhere"))?,
@@ -304,6 +363,9 @@ fn read(answer: Answer) -> Result<Answer, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use ureq::http::HeaderMap;
+
     use super::*;
 
     #[test]
@@ -323,5 +385,45 @@ mod tests {
     fn ids_are_compared_without_regard_to_case() {
         let place = Place { subscription: "s".to_owned(), resource_group: "g".to_owned() };
         assert_eq!(place.id("disks", "A-1"), "/subscriptions/s/resourcegroups/g/providers/microsoft.compute/disks/a-1");
+    }
+
+    #[test]
+    fn only_a_clear_word_of_an_operation_is_an_end() {
+        let progress = |has_status: bool, status: u16, body: Value| {
+            let operation = Operation { path: String::new(), has_status };
+            let (status, headers) = (StatusCode::from_u16(status).unwrap(), HeaderMap::new());
+            Progress::of(&operation, &Answer { status, headers, body })
+        };
+        let (running, ended, hidden) = (Some(Progress::Running), Some(Progress::Ended(Ok(()))), Some(Progress::Hidden));
+        let error = json!({ "code": "Conflict", "message": "m" });
+        for has_status in [true, false] {
+            assert_eq!(progress(has_status, 202, Value::Null), running);
+            assert_eq!(progress(has_status, 200, json!({ "status": "InProgress" })), running);
+            assert_eq!(progress(has_status, 200, json!({ "status": "Succeeded" })), ended);
+            for body in [
+                json!({ "status": "Failed" }),
+                json!({ "status": "Succeeded", "error": error }),
+                json!({ "error": error }),
+            ] {
+                assert!(matches!(progress(has_status, 200, body), Some(Progress::Ended(Err(_)))));
+            }
+            for (status, body) in [(404, Value::Null), (410, json!("gone")), (403, json!({ "error": error }))] {
+                assert_eq!(progress(has_status, status, body), hidden);
+            }
+            for (status, body) in
+                [(200, json!([])), (502, Value::Null), (503, json!({ "error": error })), (409, json!({}))]
+            {
+                assert_eq!(progress(has_status, status, body), None, "{status}");
+            }
+        }
+        // A result has no status, and 204 has no body.
+        for body in [Value::Null, json!({}), json!({ "properties": {} })] {
+            assert_eq!(
+                (progress(true, 200, body.clone()), progress(false, 200, body)),
+                (hidden.clone(), ended.clone())
+            );
+        }
+        assert_eq!(progress(true, 409, json!({ "error": error })), hidden);
+        assert!(matches!(progress(false, 409, json!({ "error": error })), Some(Progress::Ended(Err(_)))));
     }
 }

@@ -14,10 +14,10 @@ use super::AzureProvider;
 use super::login::{is_id, is_part};
 use crate::cloud::{check_url, metadata};
 use crate::table::{ProviderConfig, TypeLimits};
-use crate::{Provider, ProviderError};
+use crate::{Account, Provider, ProviderError};
 
 /// The provider's name in the catalog of volume types.
-const NAME: &str = "azure";
+pub(super) const NAME: &str = "azure";
 /// The types that are rented, and what Azure calls them. The others are slower than what they would serve.
 const TYPES: &[(&str, &str)] = &[
     ("premium-ssd-v2", "PremiumV2_LRS"),
@@ -261,6 +261,11 @@ impl ProviderConfig for AzureConfig {
         let mut config = self.clone();
         config.place_file = config.place_file.or_else(|| state.map(|state| state.join(PLACE_FILE)));
         Ok(Arc::new(AzureProvider::open(config)?))
+    }
+
+    fn open_account(&self) -> Result<Option<Arc<dyn Account>>, ProviderError> {
+        // What is rented is not remembered here, so neither is the place.
+        Ok(Some(Arc::new(AzureProvider::open(AzureConfig { place_file: None, ..self.clone() })?)))
     }
 }
 

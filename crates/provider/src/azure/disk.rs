@@ -9,12 +9,17 @@ use surgetank_model::Bytes;
 use surgetank_model::units::GIB;
 use surgetank_model::volume_type::Provision;
 
+use super::account::Renter;
 use super::arm::Place;
 use super::config::{sku, type_of};
 use super::machine::Machine;
 use super::tags;
 use crate::cloud::http::sentence;
-use crate::{CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState};
+use crate::cloud::unix_ms;
+use crate::{
+    AccountVolume, CreateVolume, DiskIdentity, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, account,
+    tag,
+};
 
 /// The longest name.
 const NAME_MAX: usize = 80;
@@ -43,6 +48,7 @@ pub struct Disk {
     volume_type: String,
     provisioning: String,
     is_made: bool,
+    created_ms: Option<u64>,
 }
 
 /// As it is told.
@@ -71,6 +77,8 @@ struct Properties {
     provisioning_state: String,
     #[serde(default)]
     disk_state: Option<String>,
+    #[serde(default)]
+    time_created: Option<String>,
 }
 
 /// Whether an id is a name of Azure's: what is none is no disk's, and is never put into a path.
@@ -83,8 +91,25 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(allowed)
 }
 
+/// Whether a name is the one that a token gives, if there is a tag with one. Whoever copies our tags to a disk of his own gives it
+/// another name.
+fn is_our_name(name: &str, token: Option<&str>) -> bool {
+    let said = name.strip_prefix(NAME).filter(|said| !said.is_empty());
+    said.is_some_and(|said| token.is_none_or(|token| token == said))
+}
+
+/// The same of a disk as it is listed.
+#[must_use]
+pub fn is_ours(body: &Value) -> bool {
+    let tags = body["tags"].as_object().into_iter().flatten();
+    let mut token =
+        tags.filter(|(key, _)| key.eq_ignore_ascii_case(tag::TOKEN)).filter_map(|(_, value)| value.as_str());
+    body["name"].as_str().is_some_and(|name| is_our_name(name, token.next()))
+}
+
 /// The last part of an id.
-fn last(id: &str) -> &str {
+#[must_use]
+pub fn last(id: &str) -> &str {
     id.rsplit('/').next().unwrap_or_default()
 }
 
@@ -114,7 +139,14 @@ impl Disk {
             volume_type,
             is_made: told.properties.disk_state.is_some(),
             provisioning,
+            created_ms: told.properties.time_created.as_deref().and_then(unix_ms),
         })
+    }
+
+    /// Whether its name is the one that its token gives.
+    #[must_use]
+    pub fn has_our_name(&self) -> bool {
+        is_our_name(&self.name, tags::get(&self.tags, tag::TOKEN))
     }
 
     /// One that is being made.
@@ -135,7 +167,19 @@ impl Disk {
             volume_type: request.volume_type.clone(),
             provisioning: "Creating".to_owned(),
             is_made: false,
+            created_ms: None,
         })
+    }
+
+    /// The same, rented on a machine.
+    ///
+    /// # Errors
+    /// `Invalid`: the tags do not fit.
+    pub fn marked(mut self, renter: &Renter) -> Result<Self, ProviderError> {
+        for (key, value) in account::marks(&renter.to_string()) {
+            tags::set(&mut self.tags, &key, Some(&value))?;
+        }
+        Ok(self)
     }
 
     /// The body that asks for it, where a machine is.
@@ -175,7 +219,7 @@ impl Disk {
     /// on the way to a machine or from it.
     #[must_use]
     pub fn state(&self, id: &str, here: &str, machine: &Machine) -> (VolumeState, Option<u32>) {
-        use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching, Failed};
+        use VolumeState::{Attached, Attaching, Deleting, Detaching};
 
         let held = machine.held(id);
         match (&self.machine, held) {
@@ -187,10 +231,21 @@ impl Disk {
             (Some(_), None) => (Detaching, None),
             // Also what stays there after it could not be attached, so that it is taken out.
             (None, Some(held)) if !held.is_leaving => (Attaching, None),
-            (None, _) if self.provisioning == "Failed" || self.provisioning == "Canceled" => (Failed, None),
+            (None, _) => (self.own_state(), None),
+        }
+    }
+
+    /// Where it is in its life, as far as it says so itself.
+    #[must_use]
+    pub fn own_state(&self) -> VolumeState {
+        match &*self.provisioning {
+            "Deleting" => VolumeState::Deleting,
+            _ if self.machine.is_some() => VolumeState::Attached,
+            // A change that failed does not unmake a disk, which may hold data.
+            "Failed" | "Canceled" if !self.is_made => VolumeState::Failed,
             // Only that is deleted without proof that nothing newer is on it.
-            (None, _) if self.is_changing && !self.is_made => (Creating, None),
-            (None, _) => (Available, None),
+            _ if self.is_changing && !self.is_made => VolumeState::Creating,
+            _ => VolumeState::Available,
         }
     }
 
@@ -198,6 +253,20 @@ impl Disk {
     #[must_use]
     pub fn elsewhere(&self, here: &str) -> Option<String> {
         self.machine.as_deref().filter(|there| *there != here).map(|there| sentence(last(there)))
+    }
+
+    /// What is said of it to whoever looks at the whole resource group; `attached_to` is the machine that has it. Tags that say nothing
+    /// keep it as those do that say something.
+    #[must_use]
+    pub fn in_account(&self, state: VolumeState, attached_to: Option<String>) -> AccountVolume {
+        let mut volume = Seen::under_way(self.clone(), state).describe();
+        for key in [tag::OWNER, tag::DIRTY_EPOCH] {
+            if let Some(value) = tags::get(&self.tags, key) {
+                volume.tags.entry(key.to_owned()).or_insert_with(|| sentence(value));
+            }
+        }
+        let machine = tags::get(&self.tags, tag::HOST).map(sentence);
+        AccountVolume { volume, machine, attached_to, created_ms: self.created_ms }
     }
 
     /// Whether it is what was asked for. It may have grown since.
@@ -251,7 +320,7 @@ impl Seen {
             state: self.state,
             volume_type: self.disk.volume_type.clone(),
             size: self.disk.size(),
-            tags: tags::told(&self.disk.tags),
+            tags: account::shown(tags::told(&self.disk.tags)),
             // The link that the guest's rules make of the unit, for people.
             device: self.unit.map(|unit| PathBuf::from(format!("/dev/disk/azure/data/by-lun/{unit}"))),
             disk: self.unit.map(DiskIdentity::Lun),
@@ -306,7 +375,7 @@ mod tests {
     fn machine(provisioning: &str, disks: Value) -> Machine {
         let body = json!({
             "name": "here", "location": "westeurope",
-            "properties": { "provisioningState": provisioning, "storageProfile": { "dataDisks": disks } },
+            "properties": { "vmId": "01234567-89ab-cdef-0123-456789abcdef", "provisioningState": provisioning, "storageProfile": { "dataDisks": disks } },
         });
         Machine::read(&body, "here").unwrap()
     }
@@ -323,6 +392,8 @@ mod tests {
             (told("Succeeded", made, None), "Succeeded", &none, (Available, None)),
             (told("Updating", made, None), "Succeeded", &none, (Available, None)),
             (told("Failed", None, None), "Succeeded", &none, (Failed, None)),
+            (told("Canceled", None, None), "Succeeded", &none, (Failed, None)),
+            (told("Failed", made, None), "Succeeded", &none, (Available, None)),
             (told("Deleting", made, None), "Succeeded", &none, (Deleting, None)),
             (told("Succeeded", made, None), "Updating", &listed, (Attaching, None)),
             (told("Succeeded", made, None), "Failed", &listed, (Attaching, None)),

@@ -139,22 +139,17 @@ impl Refusal {
         is_change || is_other || self.has("AttachDiskWhileBeingDetached") || self.has("OperationPreempted")
     }
 
-    /// Whether what was asked for is not there, or may not be looked at: an operation is then forgotten.
-    #[must_use]
-    pub const fn is_hidden(&self) -> bool {
-        matches!(self.status, 403 | 404)
-    }
-
     /// Whether Azure refuses for now: an operation that is asked for goes on.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         self.status == 429 || self.status == 401 || self.status >= 500
     }
 
-    /// Whether Azure says that there is no such disk, in its own words.
-    fn is_gone(&self, id: &str, place: &Place) -> bool {
+    /// Whether Azure says that the resource group has no such disk (`disks/NAME`) or machine (`virtualMachines/NAME`), in its own words.
+    #[must_use]
+    pub fn lacks(&self, what: &str, place: &Place) -> bool {
         let words = format!(
-            "The Resource 'Microsoft.Compute/disks/{id}' under resource group '{}' was not found",
+            "The Resource 'Microsoft.Compute/{what}' under resource group '{}' was not found",
             place.resource_group
         );
         let said = self.said.as_bytes().get(..words.len());
@@ -203,7 +198,7 @@ impl Refusal {
     /// Of a change of a disk that was found in this state: a state that does not allow it is a conflict, whatever code says so.
     #[must_use]
     pub fn of_disk(&self, id: &str, place: &Place, state: VolumeState) -> ProviderError {
-        if self.is_gone(id, place) {
+        if self.lacks(&format!("disks/{id}"), place) {
             return ProviderError::NotFound(VolumeId(id.to_owned()));
         }
         let error = self.general();

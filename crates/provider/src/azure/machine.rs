@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::login::is_id;
 use crate::ProviderError;
 use crate::cloud::http::sentence;
 
@@ -15,6 +16,10 @@ pub const UNITS: u32 = 64;
 /// This machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
+    /// Its name.
+    pub name: String,
+    /// What tells it from another one that had or gets its name, in lower case.
+    pub unique: String,
     /// The region, in which disks have to be.
     pub location: String,
     /// The zone within it; `None`: in none.
@@ -47,6 +52,7 @@ struct Told {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Properties {
+    vm_id: String,
     provisioning_state: String,
     storage_profile: StorageProfile,
 }
@@ -95,6 +101,10 @@ impl Machine {
         if !is_word(&told.location) || !zone.iter().all(|zone| is_word(zone)) {
             return Err(odd("with a location or a zone that is none"));
         }
+        let unique = told.properties.vm_id.to_ascii_lowercase();
+        if !is_id(&unique) {
+            return Err(odd("with an id that is none"));
+        }
         let disks = told.properties.storage_profile.data_disks.unwrap_or_default();
         let held = disks.into_iter().map(|disk| Held {
             disk: disk.managed_disk.and_then(|disk| disk.id).unwrap_or_default().to_ascii_lowercase(),
@@ -102,7 +112,7 @@ impl Machine {
             is_leaving: disk.to_be_detached == Some(true),
         });
         let is_changing = !matches!(&*told.properties.provisioning_state, "Succeeded" | "Failed" | "Canceled");
-        Ok(Self { location: told.location, zone, is_changing, held: held.collect() })
+        Ok(Self { name: told.name, unique, location: told.location, zone, is_changing, held: held.collect() })
     }
 
     /// What it has of a disk.
@@ -134,7 +144,10 @@ mod tests {
     fn told(disks: Value) -> Value {
         json!({
             "name": "Machine", "location": "westeurope", "zones": ["1"],
-            "properties": { "provisioningState": "Succeeded", "storageProfile": { "osDisk": {}, "dataDisks": disks } },
+            "properties": {
+                "vmId": "01234567-89AB-cdef-0123-456789abcdef", "provisioningState": "Succeeded",
+                "storageProfile": { "osDisk": {}, "dataDisks": disks },
+            },
         })
     }
 
@@ -162,6 +175,8 @@ mod tests {
             ("/name", json!("other")),
             ("/location", json!("a/b")),
             ("/zones/0", json!("\n")),
+            ("/properties/vmId", json!("../x")),
+            ("/properties/vmId", Value::Null),
             ("/properties/provisioningState", Value::Null),
             ("/properties/storageProfile", Value::Null),
             ("/properties/storageProfile/dataDisks", json!([{}])),

@@ -3,12 +3,14 @@
 //! Not yet run on the real cloud, but against a fake of it (`fakes`) that Azure's own client uses, and whose record of requests is
 //! checked by that client's model of the interface (`tests/azure`).
 
+mod account;
 mod arm;
 mod config;
 mod disk;
 mod errors;
 mod known;
 mod login;
+mod looks;
 mod machine;
 mod tags;
 
@@ -27,7 +29,8 @@ use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Tags, Transition, Verb,
     VolumeDescription, VolumeId, VolumeState, decide_growth,
 };
-use arm::{Accepted, Arm, Progress};
+use account::Renter;
+use arm::{Accepted, Arm, Operation, Progress};
 use disk::{Disk, Seen, is_name};
 use errors::Failure;
 use known::{Doing, Known, Pending};
@@ -50,6 +53,8 @@ pub struct AzureProvider {
     next_unit: AtomicU32,
     /// Held while tags are read and written, as Azure takes all of a disk's at once.
     tagging: Mutex<()>,
+    /// Held while the machine is read and a change of it is asked for, so that each change knows those before it.
+    turning: Mutex<()>,
 }
 
 impl std::fmt::Debug for AzureProvider {
@@ -85,8 +90,9 @@ impl AzureProvider {
         config.check().map_err(ProviderError::Invalid)?;
         let arm = Arm::new(&config, Arc::clone(&clock))?;
         let turns = Turns::new("Azure", "[provider.azure]", config.reads_per_s, config.writes_per_s);
-        let (known, next_unit, tagging) = (Known::default(), AtomicU32::new(0), Mutex::default());
-        Ok(Self { config, arm, clock, turns, known, next_unit, tagging })
+        let (known, next_unit, tagging, turning) =
+            (Known::default(), AtomicU32::new(0), Mutex::default(), Mutex::default());
+        Ok(Self { config, arm, clock, turns, known, next_unit, tagging, turning })
     }
 
     /// The id of this machine.
@@ -114,10 +120,11 @@ impl AzureProvider {
     }
 
     /// A change was accepted, or waits for its turn (`operation` is `None`).
-    fn begins(&self, doing: Doing, operation: Option<String>, disk: &Disk, under_way: VolumeState) {
-        let pending = Pending { doing, operation, disk: disk.clone() };
+    fn begins(&self, doing: Doing, operation: Option<Operation>, disk: &Disk, under_way: VolumeState) {
+        let begun_ms = self.clock.now_ms();
+        let pending = Pending { doing, operation, disk: disk.clone(), begun_ms };
         let told = Seen::under_way(disk.clone(), under_way);
-        self.known.begins(&disk.name, pending, told, self.clock.now_ms(), |_| false);
+        self.known.begins(&disk.name, pending, told, begun_ms, |_| false);
     }
 
     /// A disk's tags are these now.
@@ -130,116 +137,29 @@ impl AzureProvider {
         });
     }
 
-    /// The disk itself; `None`: Azure says that there is none.
-    fn disk(&self, name: &str) -> Result<Option<Disk>, ProviderError> {
-        let body = match self.arm.disk(name) {
-            Ok(body) => body,
-            Err(failure) => {
-                return match self.error_of(failure, name, VolumeState::Creating) {
-                    ProviderError::NotFound(_) => Ok(None),
-                    ProviderError::Conflict { reason, .. } => Err(ProviderError::Transient(reason)),
-                    error => Err(error),
-                };
-            }
-        };
-        let disk = Disk::read(&body)?;
-        if disk.name == name {
-            return Ok(Some(disk));
-        }
-        // One that others have made, in other letters, is none of ours.
-        if disk.name.eq_ignore_ascii_case(name) {
-            return Ok(None);
-        }
-        Err(ProviderError::Transient(format!("Azure was asked for the disk {name} and describes {}", disk.name)))
-    }
-
-    /// Where a disk is; `None`: nowhere. A change that has failed is told as an error, once.
-    fn look(&self, name: &str) -> Result<Option<Seen>, ProviderError> {
+    /// Asks for a change of the machine, unless it was to be attached and nothing was sent: that is taken back.
+    /// `read` is the machine as it was just read, after so many changes.
+    fn ask_of_machine(
+        &self,
+        name: &str,
+        transition: Transition,
+        disk: &Disk,
+        read: Option<(Arc<Machine>, u64)>,
+    ) -> Result<Change, Failure> {
+        let _turning = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
         match self.known.pending(name).flatten() {
-            Some(pending) => match pending.operation.clone() {
-                Some(operation) => self.look_on(name, &pending, &operation),
-                None => self.look_in_turn(name, &pending),
-            },
-            None => self.look_itself(name),
+            Some(Pending { doing: Doing::Attach, operation: None, .. }) if transition == Transition::Detach => {
+                self.known.forget(name);
+                return Ok(Change::Changed);
+            }
+            // Another thread has asked for the same meanwhile.
+            Some(pending) if pending.doing == transition.into() => return Ok(Change::Identity),
+            _ => {}
         }
-    }
-
-    /// The same, by the disk and the machine themselves.
-    fn look_itself(&self, name: &str) -> Result<Option<Seen>, ProviderError> {
-        let changes = self.known.changes();
-        self.look_at(name, &Arc::new(self.arm.machine()?), changes)
-    }
-
-    /// The same, with the machine as it was before the disk is read, after so many changes: what ends in between shows there.
-    fn look_at(&self, name: &str, machine: &Arc<Machine>, changes: u64) -> Result<Option<Seen>, ProviderError> {
-        let (place, here) = (self.arm.place()?, self.here()?);
-        let seen = self.disk(name)?.map(|disk| Seen::at(disk, place, &here, machine));
-        match &seen {
-            Some(seen) => self.known.told(name, seen.clone(), self.clock.now_ms(), changes),
-            None if machine.held(&place.id("disks", name)).is_some() => {
-                return Err(ProviderError::Transient(format!(
-                    "Azure says that there is no disk {name}, and that this machine has it: wait until it describes the disk, or detach it by hand if it is really gone"
-                )));
-            }
-            None => {}
-        }
-        Ok(seen)
-    }
-
-    /// Where a disk is of which a change was accepted.
-    fn look_on(&self, name: &str, pending: &Pending, operation: &str) -> Result<Option<Seen>, ProviderError> {
-        let changes = self.known.changes();
-        match self.arm.operation(operation).map_err(Failure::general)? {
-            Progress::Running => {
-                let Some(state) = pending.doing.under_way() else { return self.look_itself(name) };
-                let seen = Seen::under_way(pending.disk.clone(), state);
-                self.known.told(name, seen.clone(), self.clock.now_ms(), changes);
-                Ok(Some(seen))
-            }
-            Progress::Ended(Ok(())) if pending.doing == Doing::Delete => {
-                self.known.ends(name, |there| there.is(pending));
-                Ok(None)
-            }
-            Progress::Ended(Ok(())) | Progress::Hidden => {
-                self.known.ends(name, |there| there.is(pending));
-                self.look_itself(name)
-            }
-            Progress::Ended(Err(refusal)) => {
-                self.known.ends(name, |there| there.is(pending));
-                let state = match pending.doing {
-                    Doing::Create => return Err(refusal.general()),
-                    Doing::Detach => VolumeState::Attached,
-                    Doing::Attach | Doing::Delete | Doing::Grow => VolumeState::Available,
-                };
-                Err(self.error_of(Failure::Refused(refusal), name, state))
-            }
-        }
-    }
-
-    /// The same of one that waits for its turn: it is asked for as soon as nothing else is done to the machine.
-    fn look_in_turn(&self, name: &str, pending: &Pending) -> Result<Option<Seen>, ProviderError> {
-        let changes = self.known.changes();
-        let machine = Arc::new(self.arm.machine()?);
-        let Some(seen) = self.look_at(name, &machine, changes)? else {
-            self.known.ends(name, |there| there.is(pending));
-            return Ok(None);
-        };
-        let transition = if pending.doing == Doing::Detach { Transition::Detach } else { Transition::Attach };
-        if transition.decide(&VolumeId(name.to_owned()), Some(seen.state)) != Ok(Change::Changed) {
-            // Whoever has done so, there is nothing left to ask for.
-            self.known.ends(name, |there| there.is(pending));
-            return Ok(Some(seen));
-        }
-        match self.ask_in_turn(name, transition, &seen.disk, &machine) {
-            Ok(()) => Ok(Some(Seen::under_way(seen.disk, transition.under_way()))),
-            Err(failure) => {
-                // What passes is asked for again: nobody else remembers that it was to be done.
-                if !failure.passes() {
-                    self.known.ends(name, |there| there.is(pending));
-                }
-                Err(self.error_of(failure, name, seen.state))
-            }
-        }
+        // What is a moment old, or was read before another change, does not say which units are free.
+        let read = read.filter(|(_, changes)| self.known.changes() == *changes).map(|(machine, _)| machine);
+        let machine = read.map_or_else(|| self.arm.machine().map(Arc::new), Ok)?;
+        self.ask_in_turn(name, transition, disk, &machine).map(|()| Change::Changed)
     }
 
     /// Asks for a change of the machine, or lets it wait, if the machine is being changed: Azure takes one at a time.
@@ -274,13 +194,17 @@ impl AzureProvider {
     }
 
     /// Waits for a change that has to end within the call. One that takes long is no reason to hold the caller, who asks again.
-    fn finish(&self, accepted: Accepted) -> Result<(), Failure> {
+    /// `is_there` looks itself, where nobody tells.
+    fn finish(&self, accepted: Accepted, is_there: impl Fn() -> Result<bool, ProviderError>) -> Result<(), Failure> {
         let Some(operation) = accepted.operation else { return Ok(()) };
         let began = Instant::now();
         loop {
             match self.arm.operation(&operation)? {
                 Progress::Ended(ended) => return ended.map_err(Failure::Refused),
-                Progress::Running if began.elapsed() < FINISHED_WITHIN => std::thread::sleep(FINISHED_LOOK),
+                Progress::Hidden if is_there()? => return Ok(()),
+                Progress::Running | Progress::Hidden if began.elapsed() < FINISHED_WITHIN => {
+                    std::thread::sleep(FINISHED_LOOK);
+                }
                 Progress::Running | Progress::Hidden => {
                     return Err(Failure::Other(ProviderError::Transient(
                         "Azure has accepted a change and has not carried it out yet: it is asked for again".to_owned(),
@@ -317,10 +241,15 @@ impl Provider for AzureProvider {
             Ok((seen.describe(), Change::Identity))
         };
         // Always: a second creation would set what has changed since, such as the tags, to what it was.
-        if let Some(seen) = self.look(&name)? {
+        let (changes, is_pending) = (self.known.changes(), self.known.pending(&name).flatten().is_some());
+        let read = if is_pending { None } else { Some(Arc::new(self.arm.machine()?)) };
+        let seen = read.as_ref().map_or_else(|| self.look(&name), |machine| self.look_at(&name, machine, changes));
+        if let Some(seen) = seen? {
             return present(seen);
         }
-        let body = wanted.body(&self.arm.machine()?, &bought);
+        let machine = read.map_or_else(|| self.arm.machine().map(Arc::new), Ok)?;
+        let wanted = wanted.marked(&Renter::new(self.arm.place()?, &machine.name, &machine.unique))?;
+        let body = wanted.body(&machine, &bought);
         match self.arm.create(&name, &body) {
             Ok(Accepted { operation, .. }) => {
                 if operation.is_some() {
@@ -344,8 +273,8 @@ impl Provider for AzureProvider {
             return transition.decide(id, None);
         }
         let mut recent = self.known.recent(name, self.clock.now_ms());
-        let seen = loop {
-            let is_recent = recent.is_some();
+        let (seen, read) = loop {
+            let (is_recent, changes) = (recent.is_some(), self.known.changes());
             let Some(seen) = recent.take().map_or_else(|| self.look(name), |seen| Ok(Some(seen)))? else {
                 return transition.decide(id, None);
             };
@@ -359,32 +288,27 @@ impl Provider for AzureProvider {
                 _ => transition.decide(id, Some(seen.state)),
             };
             match decided {
-                Ok(Change::Changed) => break seen,
+                Ok(Change::Changed) => {
+                    let read = seen.machine.clone().filter(|_| !is_recent).map(|machine| (machine, changes));
+                    break (seen, read);
+                }
                 // Nothing is left undone because of what was so a moment ago.
                 _ if is_recent => {}
                 decided => return decided,
             }
         };
-        let answer = match (transition, self.known.pending(name).flatten()) {
-            (Transition::Detach, Some(pending)) if pending.operation.is_none() => {
-                // It was to be attached, and nothing was sent.
-                self.known.forget(name);
-                return Ok(Change::Changed);
-            }
-            (Transition::Attach | Transition::Detach, _) => {
-                // Another change may have begun since that look.
-                let recent = seen.machine.as_ref().filter(|_| !self.known.is_any_pending(Pending::changes_machine));
-                let machine =
-                    recent.map_or_else(|| self.arm.machine().map(Arc::new), |machine| Ok(Arc::clone(machine)))?;
-                self.ask_in_turn(name, transition, &seen.disk, &machine)
-            }
-            (Transition::Delete, _) => self.arm.delete(name).map(|Accepted { operation, .. }| match operation {
-                Some(_) => self.begins(Doing::Delete, operation, &seen.disk, VolumeState::Deleting),
-                None => self.known.forget(name),
+        let answer = match transition {
+            Transition::Attach | Transition::Detach => self.ask_of_machine(name, transition, &seen.disk, read),
+            Transition::Delete => self.arm.delete(name).map(|Accepted { operation, is_vain }| {
+                match operation {
+                    Some(_) => self.begins(Doing::Delete, operation, &seen.disk, VolumeState::Deleting),
+                    None => self.known.forget(name),
+                }
+                if is_vain { Change::Identity } else { Change::Changed }
             }),
         };
         match answer.map_err(|failure| self.refused(failure, name, seen.state)) {
-            Ok(()) => Ok(Change::Changed),
+            Ok(change) => Ok(change),
             Err(ProviderError::NotFound(_)) if transition == Transition::Delete => Ok(Change::Identity),
             Err(error) => Err(error),
         }
@@ -451,16 +375,11 @@ impl Provider for AzureProvider {
         self.turns.take(Verb::List)?;
         // Before the disks are read: what ends in between shows there.
         let machine = Arc::new(self.arm.machine()?);
-        let (place, here) = (self.arm.place()?, self.here()?);
-        // Azure filters by no tag, and lists what others have there as well.
-        let has = |body: &Value| body["tags"][key] == value;
-        let bodies = self.arm.disks()?;
-        let mut disks = bodies.iter().filter(|body| has(body)).map(Disk::read).collect::<Result<Vec<Disk>, _>>()?;
-        // One that was made meanwhile moves the pages.
-        disks.sort_by(|a, b| a.name.cmp(&b.name));
-        disks.dedup_by(|a, b| a.name == b.name);
-        let described = disks.into_iter().map(|disk| {
-            match self.known.pending(&disk.name).flatten().and_then(|pending| pending.doing.under_way()) {
+        let (place, here, now_ms) = (self.arm.place()?, self.here()?, self.clock.now_ms());
+        let described = self.all(|body| body["tags"][key] == value)?.into_iter().map(|disk| {
+            // What this process has asked for counts as long as the disk and the machine may not show it.
+            let pending = self.known.recent(&disk.name, now_ms).and_then(|_| self.known.pending(&disk.name).flatten());
+            match pending.and_then(|pending| pending.doing.under_way()) {
                 Some(state) => Seen::under_way(disk, state).describe(),
                 None => Seen::at(disk, place, &here, &machine).describe(),
             }
@@ -487,7 +406,8 @@ impl Provider for AzureProvider {
                 return Ok(change);
             }
             let begun = self.arm.update(name, &json!({ "tags": wanted }));
-            let finished = begun.and_then(|accepted| self.finish(accepted));
+            let is_there = || Ok(self.disk(name)?.is_none_or(|disk| disk.tags == wanted));
+            let finished = begun.and_then(|accepted| self.finish(accepted, is_there));
             finished.map_err(|failure| self.error_of(failure, name, VolumeState::Available))?;
             change = Change::Changed;
         }

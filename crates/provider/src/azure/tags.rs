@@ -50,6 +50,13 @@ pub fn set(tags: &mut Tags, key: &str, value: Option<&str>) -> Result<(), Provid
     Ok(())
 }
 
+/// The value of a tag, in whatever letters somebody else has written its key: to Azure it is the same.
+#[must_use]
+pub fn get<'a>(tags: &'a Tags, key: &str) -> Option<&'a str> {
+    let mut same = tags.iter().filter(|(there, _)| there.eq_ignore_ascii_case(key));
+    same.next().map(|(_, value)| &**value)
+}
+
 /// Those that can be told to people: in one line each, of which others' keys may be longer than values.
 #[must_use]
 pub fn told(tags: &Tags) -> Tags {

@@ -57,11 +57,6 @@ impl<P: Clone, S: Clone> Known<P, S> {
         self.state().volumes.get(name).map(|entry| entry.pending.clone())
     }
 
-    /// Whether such a change is on the way.
-    pub fn is_any_pending(&self, is_such: impl Fn(&P) -> bool) -> bool {
-        self.state().volumes.values().any(|entry| entry.pending.as_ref().is_some_and(&is_such))
-    }
-
     /// A change was asked for. Whether that is news: `is_same` tells whether the former one is the same.
     pub fn begins(&self, name: &str, pending: P, told: S, now_ms: u64, is_same: impl Fn(&P) -> bool) -> bool {
         let mut state = self.state();
@@ -149,7 +144,7 @@ mod tests {
         known.found("a", "y", changes);
         assert_eq!((known.recent("a", 1000), known.pending("a")), (Some(2), Some(Some("x"))));
         known.ends("a", |there| *there == "y");
-        assert!(known.is_any_pending(|there| *there == "x"));
+        assert_eq!(known.pending("a"), Some(Some("x")));
         known.ends("a", |there| *there == "x");
         assert_eq!((known.recent("a", 1000), known.pending("a")), (None, Some(None)));
     }

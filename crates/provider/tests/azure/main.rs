@@ -2,6 +2,7 @@
 
 mod account;
 mod behaviour;
+mod endings;
 #[path = "../faked/mod.rs"]
 mod faked;
 #[path = "../faked/json.rs"]

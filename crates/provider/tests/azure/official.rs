@@ -8,7 +8,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use surgetank_provider::fakes::azure::{GROUP, LOCATION, MACHINE, SUBSCRIPTION, Sent};
 use surgetank_provider::fakes::{FakeAzure, Settings};
-use surgetank_provider::{AzureConfig, CreateVolume, Provider, SystemClock, VolumeState, contract, tag};
+use surgetank_provider::{
+    Account as _, AzureConfig, CreateVolume, Machine, Provider, SystemClock, VolumeState, contract, tag,
+};
 
 use crate::account::{Account, request};
 use crate::faked::official::{self, run, said};
@@ -54,6 +56,9 @@ pub fn sent() -> Vec<Sent> {
     }
     let id = account.made(&provider, "a");
     assert_eq!(account.reaches(&provider, &id, VolumeState::Available).id, id);
+    let rented = provider.volumes().unwrap().into_iter().find(|rented| rented.volume.id == id).unwrap();
+    assert_eq!(provider.volume(&id), Ok(Some(rented.clone())));
+    assert_eq!(provider.machine(&rented.machine.unwrap()), Ok(Machine::Exists));
     account.fake.take_sent()
 }
 

@@ -6,7 +6,7 @@ use surgetank_model::units::GIB;
 
 use super::super::cloud::{Progress, Refusal, Seen, State as VolumeState, Wanted};
 use super::super::ec2::xml;
-use super::{Done, GROUP, LOCATION, Link, MACHINE, Operation, Refused, SUBSCRIPTION, Sent, State, ZONE};
+use super::{Done, GROUP, LOCATION, Link, Operation, Refused, SUBSCRIPTION, Sent, State, ZONE};
 use crate::Tags;
 use crate::clock::whole_ms;
 
@@ -114,7 +114,7 @@ fn disk(seen: &Seen) -> Value {
             "timeCreated": xml::time(volume.created_ms), "uniqueId": "01234567-89ab-cdef-0123-456789abcdef",
         },
     });
-    if seen.state != VolumeState::Creating {
+    if !matches!(seen.state, VolumeState::Creating | VolumeState::Failed) {
         disk["properties"]["diskState"] = json!(if machine.is_some() { "Attached" } else { "Unattached" });
     }
     if let Some((at, _)) = machine {
@@ -154,19 +154,26 @@ impl State {
         })
     }
 
-    fn machine(&self) -> Value {
-        let provisioning = match (self.is_changing(), self.stuck.is_empty()) {
-            (true, _) => "Updating",
-            (false, true) => "Succeeded",
-            (false, false) => "Failed",
+    /// The machine that calls, or another one that is there.
+    fn machine(&self, name: &str) -> Option<Value> {
+        let others = self.cloud.others.iter().map(|(name, state)| (name, Some(*state)));
+        let mut all = std::iter::once((&self.cloud.machine.0, None)).chain(others);
+        let (name, other) = all.find(|(there, _)| there.eq_ignore_ascii_case(name))?;
+        let provisioning = match (other, self.is_changing(), self.stuck.is_empty()) {
+            (Some(state), ..) => state,
+            (None, true, _) => "Updating",
+            (None, false, true) => "Succeeded",
+            (None, false, false) => "Failed",
         };
-        json!({
-            "id": id("virtualMachines", MACHINE), "name": MACHINE, "type": "Microsoft.Compute/virtualMachines", "location": LOCATION,
+        let disks = if other.is_none() { self.storage_profile() } else { json!({ "osDisk": {}, "dataDisks": [] }) };
+        let number = self.of_name.get(name).copied().unwrap_or_default();
+        Some(json!({
+            "id": id("virtualMachines", name), "name": name, "type": "Microsoft.Compute/virtualMachines", "location": LOCATION,
             "zones": [ZONE], "properties": {
-                "vmId": "01234567-89ab-cdef-0123-456789abcdef", "provisioningState": provisioning,
-                "hardwareProfile": { "vmSize": "Standard_D4s_v3" }, "storageProfile": self.storage_profile(),
+                "vmId": format!("01234567-89ab-cdef-0123-{number:012x}"), "provisioningState": provisioning,
+                "hardwareProfile": { "vmSize": "Standard_D4s_v3" }, "storageProfile": disks,
             },
-        })
+        }))
     }
 
     /// Carries out a call.
@@ -195,7 +202,10 @@ impl State {
         if !group.eq_ignore_ascii_case(GROUP) {
             return Err((404, "ResourceGroupNotFound", format!("Resource group '{group}' could not be found.")));
         }
-        if sent.call.starts_with("virtualMachines") && !name.eq_ignore_ascii_case(MACHINE) {
+        if sent.call == "virtualMachines.get" {
+            return self.machine(name).map_or_else(|| Err(absent("virtualMachines", name)), answered);
+        }
+        if sent.call.starts_with("virtualMachines") && !name.eq_ignore_ascii_case(&self.cloud.machine.0) {
             return Err(absent("virtualMachines", name));
         }
         match &*sent.call {
@@ -204,7 +214,6 @@ impl State {
                 answered(self.shown(&seen))
             }
             "disks.list" => answered(self.list(sent)?),
-            "virtualMachines.get" => answered(self.machine()),
             _ => self.change(sent, name),
         }
     }
@@ -214,7 +223,9 @@ impl State {
         let now_ms = self.cloud.now_ms();
         let mut told = disk(seen);
         let is_its = |operation: &Operation| operation.disk == seen.volume.id && now_ms < operation.done_ms;
-        if told["properties"]["provisioningState"] == "Succeeded"
+        if self.spoiled.contains(&seen.volume.id) {
+            told["properties"]["provisioningState"] = json!("Failed");
+        } else if told["properties"]["provisioningState"] == "Succeeded"
             && self.operations.iter().any(|operation| is_its(operation) && operation.call == "disks.update")
         {
             told["properties"]["provisioningState"] = json!("Updating");
@@ -224,7 +235,7 @@ impl State {
 
     /// One page, after the last name that the former page had.
     fn list(&mut self, sent: &Sent) -> Result<Value, Refused> {
-        let after = sent.query.get("$skiptoken").cloned().unwrap_or_default();
+        let after = sent.query.get("$skiptoken").filter(|_| !self.repeats_pages).cloned().unwrap_or_default();
         let size = self.cloud.settings.page;
         let mut shown: Vec<Seen> = self.cloud.list().into_iter().filter(|seen| seen.volume.id > after).collect();
         let mut body = json!({});
@@ -251,6 +262,9 @@ impl State {
         self.end_operations();
         let operation = self.operations.iter().find(|operation| operation.name == name);
         let Some(operation) = operation else { return Err((404, "NotFound", "It cannot be found.".to_owned())) };
+        if let Some((status, body)) = self.told_of_operations.clone() {
+            return Ok(Done { status, body, operation: None });
+        }
         let is_done = operation.done_ms <= now_ms;
         if !sent.query.contains_key("monitor") {
             let status = match (is_done, &operation.error) {
@@ -393,7 +407,8 @@ impl State {
             let is_leaving = self.units().into_iter().any(|(there, _, is_leaving)| there == disk && is_leaving);
             return Err(if is_leaving && !attach.is_null() {
                 let said = format!(
-                    "Cannot attach data disk '{disk}' to VM '{MACHINE}' because the disk is currently being detached."
+                    "Cannot attach data disk '{disk}' to VM '{}' because the disk is currently being detached.",
+                    self.cloud.machine.0
                 );
                 (409, "AttachDiskWhileBeingDetached", said)
             } else {
@@ -410,7 +425,7 @@ impl State {
                 return Ok(began(takes_ms));
             }
             if !self.units().iter().any(|(there, ..)| *there == disk) {
-                return Err(invalid(format!("The disk '{disk}' is not attached to VM '{MACHINE}'.")));
+                return Err(invalid(format!("The disk '{disk}' is not attached to VM '{}'.", self.cloud.machine.0)));
             }
             self.cloud.detach(&disk).map_err(|refusal| refused(refusal, &disk))?;
             return Ok(began(takes_ms));

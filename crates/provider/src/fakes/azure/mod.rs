@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Settings;
-use super::cloud::Cloud;
+use super::cloud::{Cloud, Volume, Wanted};
 use super::dialect::{Calls, Dialect};
 use super::faults::{Fault, Faults};
 use super::server::{self, Outcome, Reply, Request, Server, form};
@@ -109,6 +109,15 @@ struct State {
     has_conditions: bool,
     /// How long tags take to be set.
     tags_ms: u64,
+    /// What is answered to whoever asks for an operation, in place of what has become of it: a status and a body.
+    told_of_operations: Option<(u16, Value)>,
+    /// Disks of which a change has failed, which did not unmake them.
+    spoiled: BTreeSet<String>,
+    /// How many machines there were, and which one of them has a name.
+    machines: u64,
+    of_name: BTreeMap<String, u64>,
+    /// Each page of a list is followed by itself.
+    repeats_pages: bool,
     calls: Calls<Sent>,
 }
 
@@ -146,6 +155,11 @@ impl FakeAzure {
             is_of_scale_set: false,
             has_conditions: false,
             tags_ms: calls::TAGS_MS,
+            told_of_operations: None,
+            spoiled: BTreeSet::new(),
+            machines: 0,
+            of_name: BTreeMap::new(),
+            repeats_pages: false,
             calls: Calls::default(),
         };
         state.rotate();
@@ -240,6 +254,38 @@ impl FakeAzure {
         locked(&self.state).tags_ms = whole_ms(time);
     }
 
+    /// Whoever asks for an operation is answered so from now on; `None`: by what has become of it.
+    pub fn tell_of_operations(&self, told: Option<(u16, Value)>) {
+        locked(&self.state).told_of_operations = told;
+    }
+
+    /// A change of the disk has failed: it says so, and is there.
+    pub fn spoil(&self, disk: &str) {
+        locked(&self.state).spoiled.insert(disk.to_owned());
+    }
+
+    /// Each page of a list is followed by itself.
+    pub fn repeat_pages(&self) {
+        locked(&self.state).repeats_pages = true;
+    }
+
+    /// Somebody else makes a disk of this name with the tags of another one.
+    pub fn copy(&self, disk: &str, name: &str) {
+        let cloud = &mut locked(&self.state).cloud;
+        let Ok(seen) = cloud.made(disk) else { return };
+        let Volume { gib, kind, zone, tags, encrypted, iops, throughput, .. } = seen.volume;
+        let _ = cloud.create(Wanted { id: Some(name.to_owned()), gib, kind, zone, tags, encrypted, iops, throughput });
+    }
+
+    /// Another machine calls from now on. The former one is left in this state, or deleted, also if the name is the same.
+    pub fn replace_instance(&self, machine: &str, former: Option<&'static str>) {
+        let mut state = locked(&self.state);
+        state.cloud.replace_machine(machine, former);
+        state.machines += 1;
+        let number = state.machines;
+        state.of_name.insert(machine.to_owned(), number);
+    }
+
     /// The next disk fails.
     pub fn fail_next(&self) {
         locked(&self.state).cloud.fail_next = true;
@@ -288,7 +334,11 @@ impl FakeAzure {
     }
 }
 
+/// A text is a page for people.
 fn json_reply(status: u16, body: &Value) -> Reply {
+    if let Value::String(page) = body {
+        return Reply { status, kind: "text/html", body: page.clone().into_bytes(), headers: Vec::new() };
+    }
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     Reply { status, kind: JSON, body, headers: Vec::new() }
 }
@@ -415,12 +465,13 @@ impl State {
                 } else {
                     "virtualMachines"
                 };
+                let machine = &self.cloud.machine.0;
                 json_reply(
                     200,
                     &json!({
-                        "azEnvironment": "AzurePublicCloud", "location": LOCATION, "name": MACHINE, "zone": ZONE,
+                        "azEnvironment": "AzurePublicCloud", "location": LOCATION, "name": machine, "zone": ZONE,
                         "resourceGroupName": GROUP, "subscriptionId": SUBSCRIPTION, "vmSize": "Standard_D4s_v3",
-                        "resourceId": format!("/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Compute/{kind}/{MACHINE}"),
+                        "resourceId": format!("/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers/Microsoft.Compute/{kind}/{machine}"),
                     }),
                 )
             }

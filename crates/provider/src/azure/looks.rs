@@ -1,0 +1,180 @@
+//! Where disks are, by what Azure tells of them, of the machine and of the changes that this process has asked for.
+
+use std::sync::{Arc, PoisonError};
+
+use serde_json::Value;
+
+use super::AzureProvider;
+use super::arm::{Operation, Progress};
+use super::disk::{Disk, Seen, is_ours};
+use super::errors::{Failure, Refusal};
+use super::known::{Doing, Pending};
+use super::machine::Machine;
+use crate::{Change, ProviderError, Transition, VolumeId, VolumeState};
+
+impl AzureProvider {
+    /// The disk itself; `None`: Azure says that there is none.
+    pub(super) fn disk(&self, name: &str) -> Result<Option<Disk>, ProviderError> {
+        let body = match self.arm.disk(name) {
+            Ok(body) => body,
+            Err(failure) => {
+                return match self.error_of(failure, name, VolumeState::Creating) {
+                    ProviderError::NotFound(_) => Ok(None),
+                    ProviderError::Conflict { reason, .. } => Err(ProviderError::Transient(reason)),
+                    error => Err(error),
+                };
+            }
+        };
+        let disk = Disk::read(&body)?;
+        if disk.name == name {
+            return Ok(Some(disk));
+        }
+        // One that others have made, in other letters, is none of ours.
+        if disk.name.eq_ignore_ascii_case(name) {
+            return Ok(None);
+        }
+        Err(ProviderError::Transient(format!("Azure was asked for the disk {name} and describes {}", disk.name)))
+    }
+
+    /// The disks that pass and are ours by their names, by name.
+    pub(super) fn all(&self, passes: impl Fn(&Value) -> bool) -> Result<Vec<Disk>, ProviderError> {
+        let bodies = self.arm.disks(|body| passes(body) && is_ours(body))?;
+        let mut disks = bodies.iter().map(Disk::read).collect::<Result<Vec<Disk>, _>>()?;
+        // One that was made meanwhile moves the pages.
+        disks.sort_by(|a, b| a.name.cmp(&b.name));
+        disks.dedup_by(|a, b| a.name == b.name);
+        Ok(disks)
+    }
+
+    /// Where a disk is; `None`: nowhere. A change that has failed is told as an error, once.
+    pub(super) fn look(&self, name: &str) -> Result<Option<Seen>, ProviderError> {
+        match self.known.pending(name).flatten() {
+            Some(pending) => match &pending.operation {
+                Some(operation) => self.look_on(name, &pending, operation),
+                None => self.look_in_turn(name, &pending),
+            },
+            None => self.look_itself(name),
+        }
+    }
+
+    /// The same, by the disk and the machine themselves.
+    fn look_itself(&self, name: &str) -> Result<Option<Seen>, ProviderError> {
+        let changes = self.known.changes();
+        self.look_at(name, &Arc::new(self.arm.machine()?), changes)
+    }
+
+    /// The same, with the machine as it was before the disk is read, after so many changes: what ends in between shows there.
+    pub(super) fn look_at(
+        &self,
+        name: &str,
+        machine: &Arc<Machine>,
+        changes: u64,
+    ) -> Result<Option<Seen>, ProviderError> {
+        let (place, here) = (self.arm.place()?, self.here()?);
+        let seen = self.disk(name)?.map(|disk| Seen::at(disk, place, &here, machine));
+        match &seen {
+            Some(seen) => self.known.told(name, seen.clone(), self.clock.now_ms(), changes),
+            None if machine.held(&place.id("disks", name)).is_some() => {
+                return Err(ProviderError::Transient(format!(
+                    "Azure says that there is no disk {name}, and that this machine has it: wait until it describes the disk, or detach it by hand if it is really gone"
+                )));
+            }
+            None => {}
+        }
+        Ok(seen)
+    }
+
+    /// Where a disk is of which a change was accepted.
+    fn look_on(&self, name: &str, pending: &Pending, operation: &Operation) -> Result<Option<Seen>, ProviderError> {
+        let changes = self.known.changes();
+        match self.arm.operation(operation).map_err(Failure::general)? {
+            Progress::Running => match pending.doing.under_way() {
+                Some(state) => Ok(Some(self.goes_on(name, pending, state, changes))),
+                None => self.look_itself(name),
+            },
+            // The word of an operation is not taken for what it has done.
+            Progress::Ended(Ok(())) => {
+                self.known.ends(name, |there| there.is(pending));
+                if pending.doing == Doing::Delete && self.disk(name)?.is_none() {
+                    return Ok(None);
+                }
+                self.look_itself(name)
+            }
+            Progress::Ended(Err(refusal)) => self.look_after_failure(name, pending, refusal),
+            Progress::Hidden => self.look_without_word(name, pending, changes),
+        }
+    }
+
+    /// A change is on the way.
+    fn goes_on(&self, name: &str, pending: &Pending, state: VolumeState, changes: u64) -> Seen {
+        let seen = Seen::under_way(pending.disk.clone(), state);
+        self.known.told(name, seen.clone(), self.clock.now_ms(), changes);
+        seen
+    }
+
+    /// Where a disk is of which a change was accepted, and nobody tells what has become of it: the disk and the machine do, which may
+    /// not show yet that it has begun.
+    fn look_without_word(&self, name: &str, pending: &Pending, changes: u64) -> Result<Option<Seen>, ProviderError> {
+        let seen = self.look_itself(name)?;
+        if pending.is_shown(seen.as_ref()) || !pending.is_new(self.clock.now_ms()) {
+            self.known.ends(name, |there| there.is(pending));
+            return Ok(seen);
+        }
+        Ok(match pending.doing.under_way() {
+            Some(state) => Some(self.goes_on(name, pending, state, changes)),
+            None => seen,
+        })
+    }
+
+    /// Where a disk is of which a change was accepted and has failed: what was made nevertheless is there.
+    fn look_after_failure(
+        &self,
+        name: &str,
+        pending: &Pending,
+        refusal: Refusal,
+    ) -> Result<Option<Seen>, ProviderError> {
+        let seen = self.look_itself(name)?;
+        self.known.ends(name, |there| there.is(pending));
+        if pending.is_done(seen.as_ref()) {
+            return Ok(seen);
+        }
+        let state = match pending.doing {
+            Doing::Create => return Err(refusal.general()),
+            Doing::Detach => VolumeState::Attached,
+            Doing::Attach | Doing::Delete | Doing::Grow => VolumeState::Available,
+        };
+        Err(self.error_of(Failure::Refused(refusal), name, state))
+    }
+
+    /// Where a disk is of which a change waits for its turn: it is asked for as soon as nothing else is done to the machine.
+    fn look_in_turn(&self, name: &str, pending: &Pending) -> Result<Option<Seen>, ProviderError> {
+        let turning = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.known.pending(name).flatten().is_some_and(|there| there.is(pending)) {
+            drop(turning);
+            // Another thread has asked for it meanwhile.
+            return self.look(name);
+        }
+        let changes = self.known.changes();
+        let machine = Arc::new(self.arm.machine()?);
+        let Some(seen) = self.look_at(name, &machine, changes)? else {
+            self.known.ends(name, |there| there.is(pending));
+            return Ok(None);
+        };
+        let transition = if pending.doing == Doing::Detach { Transition::Detach } else { Transition::Attach };
+        if transition.decide(&VolumeId(name.to_owned()), Some(seen.state)) != Ok(Change::Changed) {
+            // Whoever has done so, there is nothing left to ask for.
+            self.known.ends(name, |there| there.is(pending));
+            return Ok(Some(seen));
+        }
+        match self.ask_in_turn(name, transition, &seen.disk, &machine) {
+            Ok(()) => Ok(Some(Seen::under_way(seen.disk, transition.under_way()))),
+            Err(failure) => {
+                // What passes is asked for again: nobody else remembers that it was to be done.
+                if !failure.passes() {
+                    self.known.ends(name, |there| there.is(pending));
+                }
+                Err(self.error_of(failure, name, seen.state))
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! How changes end, whatever is told of their operations: the disk and the machine count.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use surgetank_model::Bytes;
+use surgetank_provider::fakes::Settings;
+use surgetank_provider::{Change, Provider, ProviderError, VolumeId, VolumeState, tag};
+
+use crate::account::{Account, request};
+use crate::faked::behaviour::poll;
+
+/// What changes the machine.
+const MACHINE: &str = "virtualMachines.attachDetachDataDisks";
+/// Longer than an operation that nobody may read is believed to go on.
+const LONG: Duration = Duration::from_secs(200);
+
+/// The state in which a list shows a disk.
+fn listed(provider: &dyn Provider, id: &VolumeId) -> VolumeState {
+    let listed = provider.list(tag::OWNER, "a").unwrap();
+    listed.iter().find(|volume| volume.id == *id).unwrap_or_else(|| panic!("{id:?} of {listed:?}")).state
+}
+
+#[test]
+fn a_list_shows_what_has_become_of_a_change_that_nobody_has_looked_at() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    account.fake.fail_operation("disks.delete", "InternalOperationError", "Internal error");
+    assert_eq!(provider.delete(&id), Ok(Change::Changed));
+    assert_eq!(listed(&provider, &id), VolumeState::Deleting);
+    account.pass(Duration::from_secs(10));
+    assert_eq!(listed(&provider, &id), VolumeState::Available, "it is there, and somebody has to delete it again");
+    let told = provider.delete(&id);
+    assert!(matches!(&told, Err(ProviderError::Transient(text)) if text.contains("Internal error")), "{told:?}");
+    provider.attach(&id).unwrap();
+    account.pass(Duration::from_secs(10));
+    assert_eq!(listed(&provider, &id), VolumeState::Attached);
+    provider.detach(&id).unwrap();
+    assert_eq!(listed(&provider, &id), VolumeState::Detaching);
+    account.pass(Duration::from_secs(10));
+    assert_eq!(listed(&provider, &id), VolumeState::Available);
+    assert_eq!(provider.delete(&id), Ok(Change::Changed));
+    account.pass(Duration::from_secs(10));
+    assert_eq!(provider.list(tag::OWNER, "a"), Ok(Vec::new()));
+}
+
+#[test]
+fn lists_leave_out_disks_that_bear_our_tags_and_not_their_name() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let mut wanted = request("a");
+    wanted.tags.insert(tag::TOKEN.to_owned(), wanted.token.clone());
+    let id = provider.create(&wanted).unwrap().0.id;
+    account.reaches(&provider, &id, VolumeState::Available);
+    for name in ["backup", "surgetank-backup", "surgetank-", &id.0.replace("surgetank-", "SURGETANK.")] {
+        account.fake.copy(&id.0, name);
+    }
+    for (key, value) in [(tag::OWNER, "a"), (tag::TOKEN, &*wanted.token)] {
+        let listed: Vec<VolumeId> = provider.list(key, value).unwrap().into_iter().map(|volume| volume.id).collect();
+        assert_eq!(listed, std::slice::from_ref(&id), "{key}");
+    }
+}
+
+#[test]
+fn a_list_whose_pages_do_not_end_is_an_error() {
+    let account = Account::new(Settings { page: 1, ..Settings::default() });
+    let provider = account.open();
+    for _ in 0..2 {
+        provider.create(&request("a")).unwrap();
+    }
+    account.fake.repeat_pages();
+    let listed = provider.list(tag::OWNER, "a");
+    assert!(matches!(&listed, Err(ProviderError::Transient(text)) if text.contains("does not end")), "{listed:?}");
+}
+
+#[test]
+fn a_deletion_that_is_told_to_have_ended_counts_when_the_disk_is_gone() {
+    let account = Account::new(Settings { delete: Duration::from_secs(30), ..Settings::default() });
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    account.fake.tell_of_operations(Some((200, json!({ "status": "Succeeded" }))));
+    assert_eq!(provider.delete(&id), Ok(Change::Changed));
+    account.pass(Duration::from_secs(10));
+    assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Deleting);
+    poll(&account, &provider, &id, None);
+    assert_eq!(provider.list(tag::OWNER, "a"), Ok(Vec::new()));
+    // One that somebody else has deleted was not deleted by this call.
+    account.fake.set(|settings| settings.delete = Duration::ZERO);
+    let id = account.made(&provider, "a");
+    assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Available);
+    assert_eq!(account.open().delete(&id), Ok(Change::Changed));
+    assert_eq!(provider.delete(&id), Ok(Change::Identity));
+}
+
+#[test]
+fn an_operation_of_which_nothing_clear_is_told_is_no_success() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    let error = json!({ "code": "InternalOperationError", "message": "Internal error" });
+    for body in [Value::Null, json!({}), json!({ "status": null }), json!({ "properties": {} })] {
+        // Nothing is done, and the operation does not say so.
+        account.fake.fail_operation("disks.delete", "InternalOperationError", "Internal error");
+        assert_eq!(provider.delete(&id), Ok(Change::Changed));
+        account.fake.tell_of_operations(Some((200, body.clone())));
+        account.pass(Duration::from_secs(10));
+        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Deleting, "{body}");
+        account.pass(LONG);
+        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Available, "{body}");
+    }
+    for body in [json!({ "status": "Succeeded", "error": error }), json!({ "error": error })] {
+        account.fake.fail_operation("disks.delete", "InternalOperationError", "Internal error");
+        assert_eq!(provider.delete(&id), Ok(Change::Changed));
+        account.fake.tell_of_operations(Some((200, body.clone())));
+        account.pass(Duration::from_secs(10));
+        let told = provider.describe(&id);
+        assert!(matches!(&told, Err(ProviderError::Transient(text)) if text.contains("Internal error")), "{told:?}");
+        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Available, "{body}");
+    }
+}
+
+#[test]
+fn an_operation_that_cannot_be_read_is_neither_a_failure_nor_a_success() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    let foreign = json!({ "error": "no such route" });
+    let own = json!({ "error": { "code": "OperationNotFound", "message": "It cannot be found." } });
+    for (status, body) in [404, 410, 403].into_iter().flat_map(|status| {
+        [Value::Null, foreign.clone(), own.clone(), json!("<html>no such page</html>")].map(|body| (status, body))
+    }) {
+        account.fake.tell_of_operations(Some((status, body.clone())));
+        let why = format!("{status} {body}");
+        assert_eq!(provider.attach(&id), Ok(Change::Changed), "{why}");
+        account.pass(Duration::from_secs(2));
+        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Attaching, "{why}");
+        account.reaches(&provider, &id, VolumeState::Attached);
+        provider.detach(&id).unwrap();
+        account.pass(Duration::from_secs(2));
+        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Detaching, "{why}");
+        account.reaches(&provider, &id, VolumeState::Available);
+        // What neither the disk nor the machine shows goes on for some minutes, and then was in vain.
+        account.fake.fail_operation("disks.delete", "InternalOperationError", "Internal error");
+        assert_eq!(provider.delete(&id), Ok(Change::Changed), "{why}");
+        account.pass(Duration::from_secs(10));
+        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Deleting, "{why}");
+        account.pass(LONG);
+        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Available, "{why}");
+    }
+    assert_eq!(provider.delete(&id), Ok(Change::Changed));
+    poll(&account, &provider, &id, None);
+}
+
+#[test]
+fn what_failed_and_was_made_all_the_same_is_there() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    let error = json!({ "code": "InternalOperationError", "message": "Internal error" });
+    account.fake.tell_of_operations(Some((200, json!({ "status": "Failed", "error": error }))));
+    provider.attach(&id).unwrap();
+    account.pass(Duration::from_secs(10));
+    assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Attached);
+    provider.detach(&id).unwrap();
+    account.pass(Duration::from_secs(10));
+    assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Available);
+    provider.grow(&id, Bytes::from_gib(20)).unwrap();
+    account.pass(Duration::from_secs(10));
+    assert_eq!(provider.describe(&id).unwrap().size, Bytes::from_gib(20));
+    // A disk of which a change has failed is none that could not be made: it may hold data.
+    account.fake.spoil(&id.0);
+    for provider in [&provider, &account.open()] {
+        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Available);
+        assert_eq!(listed(provider, &id), VolumeState::Available);
+    }
+    account.fake.tell_of_operations(None);
+    assert_eq!(provider.attach(&id), Ok(Change::Changed));
+    account.reaches(&provider, &id, VolumeState::Attached);
+}
+
+#[test]
+fn the_machine_is_read_again_before_a_disk_takes_a_unit() {
+    let account = Account::new(Settings { attach: Duration::ZERO, ..Settings::default() });
+    let (one, other) = (account.open(), account.open());
+    let (first, second) = (account.made(&one, "a"), account.made(&one, "a"));
+    // The look of the one is a moment old.
+    assert_eq!(one.describe(&first).unwrap().state, VolumeState::Available);
+    assert_eq!(other.attach(&second), Ok(Change::Changed));
+    assert_eq!(account.fake.attached()[&second.0], 0);
+    assert_eq!(one.attach(&first), Ok(Change::Changed));
+    account.reaches(&one, &first, VolumeState::Attached);
+    assert_eq!(account.fake.attached().into_values().collect::<BTreeSet<u32>>(), BTreeSet::from([0, 1]));
+}
+
+#[test]
+fn changes_of_the_machine_from_several_threads_are_all_carried_out_and_none_twice() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let made: Vec<VolumeId> = (0..6).map(|_| account.made(&provider, "a")).collect();
+    account.fake.take_sent();
+    std::thread::scope(|scope| {
+        for id in &made {
+            let provider = &provider;
+            scope.spawn(move || assert_eq!(provider.attach(id), Ok(Change::Changed)));
+        }
+    });
+    for id in &made {
+        account.reaches(&provider, id, VolumeState::Attached);
+    }
+    let units: BTreeSet<u32> = account.fake.attached().into_values().collect();
+    assert_eq!(units.len(), made.len());
+    let sent = account.fake.take_sent().iter().filter(|sent| sent.call == MACHINE).count();
+    assert_eq!(sent, made.len(), "each is asked for once");
+}
+
+#[test]
+fn a_tag_of_which_the_operation_cannot_be_read_is_set_when_it_is_read() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    account.fake.deny("diskOperations.get", true);
+    account.fake.set_tag_time(Duration::ZERO);
+    assert_eq!(provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")), Ok(Change::Changed));
+    assert_eq!(account.fake.tags(&id.0)[tag::DIRTY_EPOCH], "e");
+    account.fake.set_tag_time(Duration::from_secs(20));
+    account.fake.take_sent();
+    match provider.set_tag(&id, tag::DIRTY_EPOCH, None) {
+        Err(ProviderError::Transient(text)) => assert!(text.contains("is asked for again"), "{text}"),
+        answer => panic!("{answer:?}"),
+    }
+    let sent = account.fake.take_sent().len();
+    assert!((5..=30).contains(&sent), "it looks with pauses: {sent}");
+}
