@@ -198,6 +198,9 @@ fn check_price(key: &str, price: Option<&Price>) -> Result<(), String> {
         Some(price) if !price.is_sound() => {
             Err(format!("a price of {key} is no number, or negative: leave it out if it is unknown"))
         }
+        Some(price) if !price.sizes_ascend() => Err(format!(
+            "billed_sizes of {key} are zero or do not ascend: write each size once, from the smallest to the largest"
+        )),
         _ => Ok(()),
     }
 }

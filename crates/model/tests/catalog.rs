@@ -29,7 +29,7 @@ fn every_type_is_complete() {
             continue;
         }
         let price = volume_type.price.as_ref().unwrap_or_else(|| panic!("{key} has no price"));
-        assert!(price.is_sound() && !price.source.is_empty() && price.as_of.is_some(), "{key}");
+        assert!(price.is_sound() && price.sizes_ascend() && !price.source.is_empty() && price.as_of.is_some(), "{key}");
         for size in [min, max] {
             assert_eq!(volume_type.check(size, &Provision::default()), Ok(()), "{key}");
             let (limits, sustained) =
@@ -242,6 +242,12 @@ fn a_file_is_laid_over_the_catalog() {
         ("schema = 1\n[price.\"aws/gp33\"]\n", "c.toml:2:8: there is no volume type aws/gp33"),
         ("schema = 1\n[price.\"aws/gp3\"]\ngib_month_usd = nan\n", "c.toml:2:8: a price of aws/gp3 is no number"),
         ("schema = 1\n[price.\"aws/gp3\"]\ngib_month_usd = -1.0\n", "c.toml:2:8: a price of aws/gp3 is no number"),
+        (
+            "schema = 1\n[price.\"azure/ultra\"]\nbilled_sizes = ['8 GiB', '4 GiB']\n",
+            "c.toml:2:8: billed_sizes of azure/ultra are zero or do not ascend",
+        ),
+        ("schema = 1\n[price.\"azure/ultra\"]\nbilled_sizes = ['4 GiB', '4 GiB']\n", "write each size once"),
+        ("schema = 1\n[price.\"azure/ultra\"]\nbilled_sizes = ['0 B', '4 GiB']\n", "are zero or do not ascend"),
         ("schema = 1\n[price.\"aws/gp3\"]\ngib_month_us = 1.0\n", "did you mean \"gib_month_usd\""),
         ("schema = 3\n", "c.toml: the catalog has schema 3"),
         ("schema = \n", "c.toml:1:"),

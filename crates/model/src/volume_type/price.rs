@@ -70,6 +70,13 @@ impl Price {
         self.transactions_10k_usd.filter(|usd| *usd > 0.0).map(|usd| usd / 10_000.0)
     }
 
+    /// Whether the sizes that are billed ascend from one that is not zero.
+    #[must_use]
+    pub fn sizes_ascend(&self) -> bool {
+        self.billed_sizes.first().is_none_or(|first| *first > Bytes::ZERO)
+            && self.billed_sizes.is_sorted_by(|one, next| one < next)
+    }
+
     /// Whether every figure is a number that is not negative.
     #[must_use]
     pub fn is_sound(&self) -> bool {
