@@ -159,12 +159,13 @@ impl World {
         self.clock.advance(time);
     }
 
-    /// A volume that the present machine has rented, with these tags beside its owner's.
+    /// A volume that the present machine has rented, with these tags beside its owner's and its token's.
     fn rented(&self, token: &str, tags: &[(&str, &str)]) -> VolumeId {
         let provider = self.open();
         let owner = (tag::OWNER.to_owned(), "0123456789abcdef".to_owned());
         let tags = tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        let tags = std::iter::once(owner).chain(tags).collect();
+        let of_token = (tag::TOKEN.to_owned(), token.to_owned());
+        let tags = [owner, of_token].into_iter().chain(tags).collect();
         self.made(&*provider, token, tags)
     }
 
@@ -437,17 +438,20 @@ fn of_machines_of_another_resource_group_nothing_is_known_at_azure() {
 #[test]
 fn what_bears_our_tags_and_another_name_is_nobodys_affair() {
     let world = World::new(FakeAzure::start);
-    let id = world.rented("a", &[(tag::TOKEN, "a")]);
+    let id = world.rented("a", &[]);
     world.machine_dies();
     // Somebody makes a disk of the name of another token, with tags that he has copied.
     let tags = Tags::from([(tag::OWNER.to_owned(), "o".to_owned()), (tag::TOKEN.to_owned(), "a".to_owned())]);
     let copy = world.made(&*world.open(), "b", tags);
+    // Or one that is called so, with the tag of an owner alone.
+    let tags = Tags::from([(tag::OWNER.to_owned(), "o".to_owned())]);
+    let named = world.made(&*world.open(), "backup", tags);
     world.machine_dies();
     world.pass(3 * HOUR);
     let account = world.open();
     let listed: Vec<VolumeId> = account.volumes().unwrap().into_iter().map(|of| of.volume.id).collect();
-    assert_eq!((listed, account.volume(&copy)), (vec![id], Ok(None)));
-    assert_eq!((world.deletes().count(Outcome::Deleted), world.fake.count()), (1, 1));
+    assert_eq!((listed, account.volume(&copy), account.volume(&named)), (vec![id], Ok(None), Ok(None)));
+    assert_eq!((world.deletes().count(Outcome::Deleted), world.fake.count()), (1, 2));
 }
 
 #[test]

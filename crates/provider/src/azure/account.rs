@@ -1,11 +1,12 @@
 //! The disks of the resource group, of whatever machine, and whether that machine is there.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::Value;
 
 use super::arm::Place;
-use super::disk::{Disk, is_name, last};
+use super::disk::{Disk, is_our_id, last};
 use super::errors::Failure;
 use super::login::{is_id, is_part};
 use super::{AzureProvider, config, tags};
@@ -48,14 +49,17 @@ impl Renter {
 }
 
 impl AzureProvider {
-    /// The machine that has a disk: as the disk's tag says it, if it is the one that has rented it, else by its name.
-    fn holder(&self, disk: &Disk, place: &Place) -> Option<String> {
+    /// The machine that has a disk: as the disk's tag says it, if it is the one that has rented it, else by its name. `others`: whether
+    /// machines of the names of renters are known to be others, as far as that was asked.
+    fn holder(&self, disk: &Disk, place: &Place, others: &mut BTreeMap<String, bool>) -> Option<String> {
         let holder = disk.machine.as_deref()?;
-        let host = tags::get(&disk.tags, tag::HOST).map(sentence);
+        let host = disk.tags.get(tag::HOST).map(|host| sentence(host));
         let renter = host.as_deref().and_then(Renter::read).filter(|renter| renter.place == *place);
+        let renter = renter.filter(|renter| place.id("virtualmachines", &renter.name) == holder);
         let is_its = renter.is_some_and(|renter| {
             // One of the same name that was made later has the disk as any other machine may.
-            place.id("virtualmachines", &renter.name) == holder && !matches!(self.state_of(&renter), Ok(Some(false)))
+            let is_other = || matches!(self.state_of(&renter), Ok(Some(false)));
+            !*others.entry(renter.to_string()).or_insert_with(is_other)
         });
         host.filter(|_| is_its).or_else(|| Some(sentence(last(holder))))
     }
@@ -81,23 +85,20 @@ impl Account for AzureProvider {
 
     fn volumes(&self) -> Result<Vec<AccountVolume>, ProviderError> {
         self.turns.take(Verb::List)?;
-        let has_owner = |body: &Value| {
-            let tags = body["tags"].as_object();
-            tags.is_some_and(|tags| tags.keys().any(|key| key.eq_ignore_ascii_case(tag::OWNER)))
-        };
-        let (disks, place) = (self.all(has_owner)?, self.arm.place()?);
-        let in_account = |disk: &Disk| disk.in_account(disk.own_state(), self.holder(disk, place));
+        let is_rented = |body: &Value| [tag::OWNER, tag::TOKEN].iter().all(|key| tags::of_body(body, key).is_some());
+        let (disks, place, mut others) = (self.all(is_rented)?, self.arm.place()?, BTreeMap::new());
+        let in_account = |disk: &Disk| disk.in_account(disk.own_state(), self.holder(disk, place, &mut others));
         Ok(disks.iter().map(in_account).collect())
     }
 
     fn volume(&self, id: &VolumeId) -> Result<Option<AccountVolume>, ProviderError> {
-        if !is_name(&id.0) {
+        if !is_our_id(&id.0) {
             return Ok(None);
         }
         self.turns.take(Verb::Describe)?;
         let (seen, place) = (self.look(&id.0)?, self.arm.place()?);
         let ours = seen.filter(|seen| seen.disk.has_our_name());
-        Ok(ours.map(|seen| seen.disk.in_account(seen.state, self.holder(&seen.disk, place))))
+        Ok(ours.map(|seen| seen.disk.in_account(seen.state, self.holder(&seen.disk, place, &mut BTreeMap::new()))))
     }
 
     /// Names are used again, so the machine that has the name now must be the one that had it.

@@ -91,20 +91,22 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(allowed)
 }
 
-/// Whether a name is the one that a token gives, if there is a tag with one. Whoever copies our tags to a disk of his own gives it
-/// another name.
-fn is_our_name(name: &str, token: Option<&str>) -> bool {
-    let said = name.strip_prefix(NAME).filter(|said| !said.is_empty());
-    said.is_some_and(|said| token.is_none_or(|token| token == said))
+/// Whether an id may be that of a disk of ours: Azure finds a disk by its name in whatever letters, and tells its own.
+#[must_use]
+pub fn is_our_id(id: &str) -> bool {
+    is_name(id) && !has_upper(id)
 }
 
-/// The same of a disk as it is listed.
+fn has_upper(text: &str) -> bool {
+    text.contains(|c: char| c.is_ascii_uppercase())
+}
+
+/// Whether a name is the one that a token gives, if there is a tag with one. Whoever copies our tags to a disk of his own gives it
+/// another name.
 #[must_use]
-pub fn is_ours(body: &Value) -> bool {
-    let tags = body["tags"].as_object().into_iter().flatten();
-    let mut token =
-        tags.filter(|(key, _)| key.eq_ignore_ascii_case(tag::TOKEN)).filter_map(|(_, value)| value.as_str());
-    body["name"].as_str().is_some_and(|name| is_our_name(name, token.next()))
+pub fn is_our_name(name: &str, token: Option<&str>) -> bool {
+    let said = name.strip_prefix(NAME).filter(|said| !said.is_empty() && !has_upper(said));
+    said.is_some_and(|said| token.is_none_or(|token| token == said))
 }
 
 /// The last part of an id.
@@ -133,7 +135,7 @@ impl Disk {
         Ok(Self {
             name: told.name,
             gib,
-            tags: told.tags.unwrap_or_default(),
+            tags: tags::spelled(told.tags.unwrap_or_default()),
             machine: told.managed_by.filter(|id| !id.is_empty()).map(|id| id.to_ascii_lowercase()),
             is_changing: matches!(&*provisioning, "Creating" | "Updating"),
             volume_type,
@@ -143,10 +145,10 @@ impl Disk {
         })
     }
 
-    /// Whether its name is the one that its token gives.
+    /// Whether it has a token, and the name that this gives.
     #[must_use]
     pub fn has_our_name(&self) -> bool {
-        is_our_name(&self.name, tags::get(&self.tags, tag::TOKEN))
+        self.tags.get(tag::TOKEN).is_some_and(|token| is_our_name(&self.name, Some(token)))
     }
 
     /// One that is being made.
@@ -261,11 +263,11 @@ impl Disk {
     pub fn in_account(&self, state: VolumeState, attached_to: Option<String>) -> AccountVolume {
         let mut volume = Seen::under_way(self.clone(), state).describe();
         for key in [tag::OWNER, tag::DIRTY_EPOCH] {
-            if let Some(value) = tags::get(&self.tags, key) {
+            if let Some(value) = self.tags.get(key) {
                 volume.tags.entry(key.to_owned()).or_insert_with(|| sentence(value));
             }
         }
-        let machine = tags::get(&self.tags, tag::HOST).map(sentence);
+        let machine = self.tags.get(tag::HOST).map(|host| sentence(host));
         AccountVolume { volume, machine, attached_to, created_ms: self.created_ms }
     }
 
@@ -347,7 +349,7 @@ pub fn gib(size: Bytes) -> Result<u64, ProviderError> {
 /// `Invalid`: it is no token.
 pub fn name(token: &str) -> Result<String, ProviderError> {
     let name = format!("{NAME}{token}");
-    if is_name(&name) && !token.is_empty() && !token.contains(|c: char| c.is_ascii_uppercase()) {
+    if is_our_id(&name) && !token.is_empty() {
         return Ok(name);
     }
     Err(ProviderError::Invalid(format!(

@@ -4,13 +4,13 @@ use std::sync::{Arc, PoisonError};
 
 use serde_json::Value;
 
-use super::AzureProvider;
 use super::arm::{Operation, Progress};
-use super::disk::{Disk, Seen, is_ours};
+use super::disk::{Disk, Seen, is_our_name};
 use super::errors::{Failure, Refusal};
 use super::known::{Doing, Pending};
 use super::machine::Machine;
-use crate::{Change, ProviderError, Transition, VolumeId, VolumeState};
+use super::{AzureProvider, tags};
+use crate::{Change, ProviderError, Transition, VolumeId, VolumeState, tag};
 
 impl AzureProvider {
     /// The disk itself; `None`: Azure says that there is none.
@@ -29,15 +29,14 @@ impl AzureProvider {
         if disk.name == name {
             return Ok(Some(disk));
         }
-        // One that others have made, in other letters, is none of ours.
-        if disk.name.eq_ignore_ascii_case(name) {
-            return Ok(None);
-        }
+        // In other letters it may be the same one.
         Err(ProviderError::Transient(format!("Azure was asked for the disk {name} and describes {}", disk.name)))
     }
 
     /// The disks that pass and are ours by their names, by name.
     pub(super) fn all(&self, passes: impl Fn(&Value) -> bool) -> Result<Vec<Disk>, ProviderError> {
+        let is_ours =
+            |body: &Value| body["name"].as_str().is_some_and(|name| is_our_name(name, tags::of_body(body, tag::TOKEN)));
         let bodies = self.arm.disks(|body| passes(body) && is_ours(body))?;
         let mut disks = bodies.iter().map(Disk::read).collect::<Result<Vec<Disk>, _>>()?;
         // One that was made meanwhile moves the pages.

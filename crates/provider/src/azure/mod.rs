@@ -31,7 +31,7 @@ use crate::{
 };
 use account::Renter;
 use arm::{Accepted, Arm, Operation, Progress};
-use disk::{Disk, Seen, is_name};
+use disk::{Disk, Seen, is_our_id};
 use errors::Failure;
 use known::{Doing, Known, Pending};
 use machine::Machine;
@@ -269,7 +269,7 @@ impl Provider for AzureProvider {
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         self.turns.take(transition.into())?;
         let name = &*id.0;
-        if !is_name(name) {
+        if !is_our_id(name) {
             return transition.decide(id, None);
         }
         let mut recent = self.known.recent(name, self.clock.now_ms());
@@ -327,7 +327,7 @@ impl Provider for AzureProvider {
         }
         self.turns.take(Verb::Grow)?;
         let name = &*id.0;
-        let seen = if is_name(name) { self.look(name)? } else { None };
+        let seen = if is_our_id(name) { self.look(name)? } else { None };
         let present = seen.as_ref().map(|seen| (seen.state, seen.disk.size()));
         if decide_growth(id, present, size)? == Change::Identity {
             return Ok(Change::Identity);
@@ -359,7 +359,7 @@ impl Provider for AzureProvider {
         use VolumeState::{Attaching, Creating, Deleting, Detaching};
 
         let name = &*id.0;
-        if !is_name(name) {
+        if !is_our_id(name) {
             return Err(ProviderError::NotFound(id.clone()));
         }
         // Whatever a caller may rely on is asked for.
@@ -375,10 +375,13 @@ impl Provider for AzureProvider {
         self.turns.take(Verb::List)?;
         // Before the disks are read: what ends in between shows there.
         let machine = Arc::new(self.arm.machine()?);
-        let (place, here, now_ms) = (self.arm.place()?, self.here()?, self.clock.now_ms());
-        let described = self.all(|body| body["tags"][key] == value)?.into_iter().map(|disk| {
+        let (place, here) = (self.arm.place()?, self.here()?);
+        let mut disks = self.all(|body| tags::of_body(body, key) == Some(value))?;
+        disks.retain(|disk| disk.tags.get(key).is_some_and(|there| there == value));
+        let described = disks.into_iter().map(|disk| {
             // What this process has asked for counts as long as the disk and the machine may not show it.
-            let pending = self.known.recent(&disk.name, now_ms).and_then(|_| self.known.pending(&disk.name).flatten());
+            let recent = self.known.recent(&disk.name, self.clock.now_ms());
+            let pending = recent.and_then(|_| self.known.pending(&disk.name).flatten());
             match pending.and_then(|pending| pending.doing.under_way()) {
                 Some(state) => Seen::under_way(disk, state).describe(),
                 None => Seen::at(disk, place, &here, &machine).describe(),
@@ -391,7 +394,7 @@ impl Provider for AzureProvider {
         self.turns.take(Verb::SetTag)?;
         let name = &*id.0;
         let absent = || ProviderError::NotFound(id.clone());
-        if !is_name(name) {
+        if !is_our_id(name) {
             return Err(absent());
         }
         let _tagging = self.tagging.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,7 @@
 //! Tags as Azure takes them: 50 of a disk, keys of 512 characters without some signs and without regard to case, values of 256.
 
+use serde_json::Value;
+
 use crate::{ProviderError, Tags};
 
 /// How many a disk may have.
@@ -10,6 +12,8 @@ const KEY_MAX: usize = 512;
 const VALUE_MAX: usize = 256;
 /// What no key has.
 const FORBIDDEN: &[char] = &['<', '>', '%', '&', '\\', '?', '/'];
+/// How our keys begin, all of which are in lower case.
+const OURS: &str = "surgetank:";
 /// How no key begins.
 const RESERVED: &[&str] = &["microsoft", "azure", "windows"];
 
@@ -40,7 +44,7 @@ pub fn set(tags: &mut Tags, key: &str, value: Option<&str>) -> Result<(), Provid
     // Somebody else's key in other letters is the same key there.
     tags.retain(|there, _| !there.eq_ignore_ascii_case(key));
     if let Some(value) = value {
-        tags.insert(key.to_owned(), value.to_owned());
+        tags.insert(spell(key), value.to_owned());
     }
     if tags.len() > COUNT_MAX {
         return Err(ProviderError::Invalid(format!(
@@ -50,11 +54,23 @@ pub fn set(tags: &mut Tags, key: &str, value: Option<&str>) -> Result<(), Provid
     Ok(())
 }
 
-/// The value of a tag, in whatever letters somebody else has written its key: to Azure it is the same.
+/// The value of a tag of what is listed, in whatever letters somebody else has written its key: to Azure it is the same.
 #[must_use]
-pub fn get<'a>(tags: &'a Tags, key: &str) -> Option<&'a str> {
-    let mut same = tags.iter().filter(|(there, _)| there.eq_ignore_ascii_case(key));
-    same.next().map(|(_, value)| &**value)
+pub fn of_body<'a>(body: &'a Value, key: &str) -> Option<&'a str> {
+    let mut tags = body["tags"].as_object().into_iter().flatten();
+    tags.find(|(there, _)| there.eq_ignore_ascii_case(key)).and_then(|(_, value)| value.as_str())
+}
+
+/// A key as we write it, if it is one of ours.
+fn spell(key: &str) -> String {
+    let is_ours = key.get(..OURS.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(OURS));
+    if is_ours { key.to_ascii_lowercase() } else { key.to_owned() }
+}
+
+/// Tags with our keys in our letters, whatever somebody else has made of them.
+#[must_use]
+pub fn spelled(tags: Tags) -> Tags {
+    tags.into_iter().map(|(key, value)| (spell(&key), value)).collect()
 }
 
 /// Those that can be told to people: in one line each, of which others' keys may be longer than values.
@@ -84,6 +100,7 @@ mod tests {
         ] {
             let mut tags = Tags::new();
             set(&mut tags, key, Some(value)).unwrap();
+            assert_eq!(spelled(Tags::from([(key.to_ascii_uppercase(), value.to_owned())])), tags);
             assert_eq!(told(&tags), Tags::from([(key.to_owned(), value.to_owned())]));
             set(&mut tags, key, None).unwrap();
             assert!(tags.is_empty());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use surgetank_model::units::Span;
 use surgetank_provider::fakes::{FakeAzure, Faults, Settings};
-use surgetank_provider::{AzureConfig, AzureProvider, CreateVolume, DiskIdentity, ManualClock, VolumeId};
+use surgetank_provider::{AzureConfig, AzureProvider, CreateVolume, DiskIdentity, ManualClock, VolumeId, tag};
 
 use crate::faked::{self, Fake};
 
@@ -13,6 +13,13 @@ pub type Account = faked::Account<FakeAzure>;
 
 pub fn request(owner: &str) -> CreateVolume {
     faked::request::<FakeAzure>(owner)
+}
+
+/// One with its token as a tag, as the daemon sets it.
+pub fn request_with_token(owner: &str) -> CreateVolume {
+    let mut wanted = request(owner);
+    wanted.tags.insert(tag::TOKEN.to_owned(), wanted.token.clone());
+    wanted
 }
 
 // Inherent functions come before those of a trait, so none of these calls itself.

@@ -7,6 +7,7 @@ mod endings;
 mod faked;
 #[path = "../faked/json.rs"]
 mod json;
+mod letters;
 mod lives;
 mod official;
 mod role;

@@ -12,7 +12,7 @@ use surgetank_provider::{
     Account as _, AzureConfig, CreateVolume, Machine, Provider, SystemClock, VolumeState, contract, tag,
 };
 
-use crate::account::{Account, request};
+use crate::account::{Account, request, request_with_token};
 use crate::faked::official::{self, run, said};
 
 fn python() -> Option<PathBuf> {
@@ -54,7 +54,7 @@ pub fn sent() -> Vec<Sent> {
     for (key, value) in [(tag::OWNER, "many"), ("k", "it's <odd> & * ? \\"), (tag::DEVICE, "array:\u{e4}")] {
         provider.list(key, value).unwrap();
     }
-    let id = account.made(&provider, "a");
+    let id = provider.create(&request_with_token("a")).unwrap().0.id;
     assert_eq!(account.reaches(&provider, &id, VolumeState::Available).id, id);
     let rented = provider.volumes().unwrap().into_iter().find(|rented| rented.volume.id == id).unwrap();
     assert_eq!(provider.volume(&id), Ok(Some(rented.clone())));

@@ -179,7 +179,7 @@ fn types_and_sizes_that_are_not_rented_are_refused_before_anybody_is_asked() {
 fn ids_that_are_none_are_no_disks_and_nobody_is_asked_about_them() {
     let account = Account::new(Settings::default());
     let provider = account.open();
-    are_no_volumes(&provider, &["", "-a", "a-", "a/b", "a?b=c", "../x", "a\n", "%2e", &"a".repeat(81)]);
+    are_no_volumes(&provider, &["", "-a", "a-", "a/b", "a?b=c", "../x", "a\n", "%2e", "Surgetank-a", &"a".repeat(81)]);
     assert!(account.fake.take_sent().is_empty());
 }
 

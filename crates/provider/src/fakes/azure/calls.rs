@@ -210,7 +210,15 @@ impl State {
         }
         match &*sent.call {
             "disks.get" => {
-                let seen = self.cloud.describe(name).map_err(|refusal| refused(refusal, name))?;
+                let mut found = self.cloud.describe(name);
+                // Names are the same in whatever letters.
+                if found.is_err() {
+                    let mut all = self.cloud.list().into_iter().map(|seen| seen.volume.id);
+                    if let Some(other) = all.find(|there| there != name && there.eq_ignore_ascii_case(name)) {
+                        found = self.cloud.describe(&other);
+                    }
+                }
+                let seen = found.map_err(|refusal| refused(refusal, name))?;
                 answered(self.shown(&seen))
             }
             "disks.list" => answered(self.list(sent)?),
@@ -245,6 +253,9 @@ impl State {
             let next = &shown[size - 1].volume.id;
             body["nextLink"] =
                 json!(format!("http://{}{}?api-version={version}&$skiptoken={next}", sent.host, sent.path));
+        }
+        if let Some(link) = &self.next_link {
+            body["nextLink"] = link.clone();
         }
         body["value"] = shown.iter().map(|seen| self.shown(seen)).collect();
         Ok(body)

@@ -118,6 +118,8 @@ struct State {
     of_name: BTreeMap<String, u64>,
     /// Each page of a list is followed by itself.
     repeats_pages: bool,
+    /// What each page of a list says of the next one, in place of where that is.
+    next_link: Option<Value>,
     calls: Calls<Sent>,
 }
 
@@ -160,6 +162,7 @@ impl FakeAzure {
             machines: 0,
             of_name: BTreeMap::new(),
             repeats_pages: false,
+            next_link: None,
             calls: Calls::default(),
         };
         state.rotate();
@@ -267,6 +270,11 @@ impl FakeAzure {
     /// Each page of a list is followed by itself.
     pub fn repeat_pages(&self) {
         locked(&self.state).repeats_pages = true;
+    }
+
+    /// Each page of a list says so of the next one.
+    pub fn lead_on_to(&self, link: Value) {
+        locked(&self.state).next_link = Some(link);
     }
 
     /// Somebody else makes a disk of this name with the tags of another one.
