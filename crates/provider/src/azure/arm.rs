@@ -104,14 +104,17 @@ impl Progress {
         if !body.is_object() && !body.is_null() {
             return None;
         }
-        Some(match (status, body["status"].as_str()) {
-            (202, _) => Self::Running,
-            (_, Some("Failed" | "Canceled")) => Self::Ended(Err(Refusal::of_operation(body))),
-            _ if !body["error"].is_null() => Self::Ended(Err(Refusal::of_operation(body))),
-            (_, Some("Succeeded")) => Self::Ended(Ok(())),
-            (_, Some(_)) => Self::Running,
-            (_, None) if operation.has_status => Self::Hidden,
-            (_, None) => Self::Ended(Ok(())),
+        let said = body["status"].as_str();
+        let says = |word: &str| said.is_some_and(|said| said.eq_ignore_ascii_case(word));
+        Some(match said {
+            _ if status == 202 => Self::Running,
+            _ if says("Failed") || says("Canceled") || !body["error"].is_null() => {
+                Self::Ended(Err(Refusal::of_operation(body)))
+            }
+            _ if says("Succeeded") => Self::Ended(Ok(())),
+            Some(_) => Self::Running,
+            None if operation.has_status => Self::Hidden,
+            None => Self::Ended(Ok(())),
         })
     }
 }
@@ -330,9 +333,10 @@ impl Arm {
             if all.len() > DISKS_MAX {
                 return Err(odd(&format!("has more than {DISKS_MAX} of ours")));
             }
-            match body["nextLink"].as_str() {
-                Some(link) if !link.is_empty() => path = path_of(link).ok_or_else(|| odd("goes on nowhere"))?,
-                _ => return Ok(all),
+            match &body["nextLink"] {
+                Value::Null => return Ok(all),
+                Value::String(link) if link.is_empty() => return Ok(all),
+                link => path = link.as_str().and_then(path_of).ok_or_else(|| odd("goes on nowhere"))?,
             }
         }
         Err(odd(&format!("does not end after {PAGES_MAX} pages")))
@@ -399,9 +403,12 @@ mod tests {
         for has_status in [true, false] {
             assert_eq!(progress(has_status, 202, Value::Null), running);
             assert_eq!(progress(has_status, 200, json!({ "status": "InProgress" })), running);
-            assert_eq!(progress(has_status, 200, json!({ "status": "Succeeded" })), ended);
+            for word in ["Succeeded", "succeeded", "SUCCEEDED"] {
+                assert_eq!(progress(has_status, 200, json!({ "status": word })), ended);
+            }
             for body in [
                 json!({ "status": "Failed" }),
+                json!({ "status": "canceled" }),
                 json!({ "status": "Succeeded", "error": error }),
                 json!({ "error": error }),
             ] {

@@ -8,7 +8,8 @@ use crate::clock::whole_ms;
 use crate::cloud::known;
 use crate::{Change, Transition, VolumeId, VolumeState};
 
-/// For how long a change goes on of which nobody tells, and which neither the disk nor the machine shows.
+/// For how long a change goes on of which nobody tells, and which neither the disk nor the machine shows; and for how long nothing else
+/// is asked about one of which its operation says that it goes on.
 const HIDDEN_FOR: Duration = Duration::from_secs(180);
 
 /// A change of a disk.
@@ -50,8 +51,10 @@ impl Doing {
 pub struct Pending {
     /// What it does.
     pub doing: Doing,
-    /// Where its end is told; `None`: it waits until the machine can be changed, and nothing was sent.
+    /// Where its end is told; `None`: it waits until the machine can be changed, and nothing was sent, unless that is in doubt.
     pub operation: Option<Operation>,
+    /// Whether it may have been sent although it waits.
+    pub is_in_doubt: bool,
     /// The disk before it.
     pub disk: Disk,
     /// When it was asked for.
@@ -63,6 +66,12 @@ impl Pending {
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.doing == other.doing && self.operation == other.operation
+    }
+
+    /// Whether it is an attach that waits for its turn.
+    #[must_use]
+    pub fn is_attach_that_waits(&self) -> bool {
+        self.doing == Doing::Attach && self.operation.is_none()
     }
 
     /// Whether it may have only just begun, so that nothing shows it.

@@ -1,6 +1,6 @@
 //! Where disks are, by what Azure tells of them, of the machine and of the changes that this process has asked for.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -69,16 +69,21 @@ impl AzureProvider {
         machine: &Arc<Machine>,
         changes: u64,
     ) -> Result<Option<Seen>, ProviderError> {
+        let seen = self.read(name, machine)?;
+        if let Some(seen) = &seen {
+            self.known.told(name, seen.clone(), self.clock.now_ms(), changes);
+        }
+        Ok(seen)
+    }
+
+    /// The same, which serves for nothing else: it may not show yet what was asked for.
+    fn read(&self, name: &str, machine: &Arc<Machine>) -> Result<Option<Seen>, ProviderError> {
         let (place, here) = (self.arm.place()?, self.here()?);
         let seen = self.disk(name)?.map(|disk| Seen::at(disk, place, &here, machine));
-        match &seen {
-            Some(seen) => self.known.told(name, seen.clone(), self.clock.now_ms(), changes),
-            None if machine.held(&place.id("disks", name)).is_some() => {
-                return Err(ProviderError::Transient(format!(
-                    "Azure says that there is no disk {name}, and that this machine has it: wait until it describes the disk, or detach it by hand if it is really gone"
-                )));
-            }
-            None => {}
+        if seen.is_none() && machine.held(&place.id("disks", name)).is_some() {
+            return Err(ProviderError::Transient(format!(
+                "Azure says that there is no disk {name}, and that this machine has it: wait until it describes the disk, or detach it by hand if it is really gone"
+            )));
         }
         Ok(seen)
     }
@@ -86,11 +91,25 @@ impl AzureProvider {
     /// Where a disk is of which a change was accepted.
     fn look_on(&self, name: &str, pending: &Pending, operation: &Operation) -> Result<Option<Seen>, ProviderError> {
         let changes = self.known.changes();
-        match self.arm.operation(operation).map_err(Failure::general)? {
-            Progress::Running => match pending.doing.under_way() {
-                Some(state) => Ok(Some(self.goes_on(name, pending, state, changes))),
-                None => self.look_itself(name),
-            },
+        let progress = match self.arm.operation(operation) {
+            Ok(progress) => progress,
+            Err(failure) => return self.look_despite(name, pending, failure.general()),
+        };
+        match progress {
+            Progress::Running => {
+                // Nor is its word that it goes on taken for ever.
+                if !pending.is_new(self.clock.now_ms()) {
+                    let seen = self.read(name, &Arc::new(self.arm.machine()?))?;
+                    if pending.is_done(seen.as_ref()) {
+                        self.known.ends(name, |there| there.is(pending));
+                        return Ok(seen);
+                    }
+                }
+                match pending.doing.under_way() {
+                    Some(state) => Ok(Some(self.goes_on(name, pending, state, changes))),
+                    None => self.look_itself(name),
+                }
+            }
             // The word of an operation is not taken for what it has done.
             Progress::Ended(Ok(())) => {
                 self.known.ends(name, |there| there.is(pending));
@@ -114,7 +133,7 @@ impl AzureProvider {
     /// Where a disk is of which a change was accepted, and nobody tells what has become of it: the disk and the machine do, which may
     /// not show yet that it has begun.
     fn look_without_word(&self, name: &str, pending: &Pending, changes: u64) -> Result<Option<Seen>, ProviderError> {
-        let seen = self.look_itself(name)?;
+        let seen = self.read(name, &Arc::new(self.arm.machine()?))?;
         if pending.is_shown(seen.as_ref()) || !pending.is_new(self.clock.now_ms()) {
             self.known.ends(name, |there| there.is(pending));
             return Ok(seen);
@@ -123,6 +142,24 @@ impl AzureProvider {
             Some(state) => Some(self.goes_on(name, pending, state, changes)),
             None => seen,
         })
+    }
+
+    /// Where a disk is of which a change was accepted, and whoever asks how it goes on meets this error: if it is done, or after some
+    /// minutes, the disk and the machine say.
+    fn look_despite(&self, name: &str, pending: &Pending, error: ProviderError) -> Result<Option<Seen>, ProviderError> {
+        let is_new = pending.is_new(self.clock.now_ms());
+        // Who wants fewer calls gets no others.
+        if is_new && matches!(error, ProviderError::Throttled { .. }) {
+            return Err(error);
+        }
+        match self.arm.machine().map(Arc::new).and_then(|machine| self.read(name, &machine)) {
+            Ok(seen) if !is_new || pending.is_done(seen.as_ref()) => {
+                self.known.ends(name, |there| there.is(pending));
+                Ok(seen)
+            }
+            Err(of_look) if !is_new => Err(of_look),
+            _ => Err(error),
+        }
     }
 
     /// Where a disk is of which a change was accepted and has failed: what was made nevertheless is there.
@@ -147,9 +184,9 @@ impl AzureProvider {
 
     /// Where a disk is of which a change waits for its turn: it is asked for as soon as nothing else is done to the machine.
     fn look_in_turn(&self, name: &str, pending: &Pending) -> Result<Option<Seen>, ProviderError> {
-        let turning = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.turn();
         if !self.known.pending(name).flatten().is_some_and(|there| there.is(pending)) {
-            drop(turning);
+            drop(turn);
             // Another thread has asked for it meanwhile.
             return self.look(name);
         }
@@ -168,9 +205,17 @@ impl AzureProvider {
         match self.ask_in_turn(name, transition, &seen.disk, &machine) {
             Ok(()) => Ok(Some(Seen::under_way(seen.disk, transition.under_way()))),
             Err(failure) => {
-                // What passes is asked for again: nobody else remembers that it was to be done.
+                // What passes is asked for again: nobody else remembers that it was to be done. What may have been sent is not taken
+                // back as if it had not.
                 if !failure.passes() {
                     self.known.ends(name, |there| there.is(pending));
+                } else if failure.is_in_doubt() {
+                    self.known.alters(name, |entry| {
+                        entry.told = None;
+                        if let Some(there) = entry.pending.as_mut().filter(|there| there.is(pending)) {
+                            there.is_in_doubt = true;
+                        }
+                    });
                 }
                 Err(self.error_of(failure, name, seen.state))
             }

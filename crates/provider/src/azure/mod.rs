@@ -15,7 +15,7 @@ mod machine;
 mod tags;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -122,7 +122,9 @@ impl AzureProvider {
     /// A change was accepted, or waits for its turn (`operation` is `None`).
     fn begins(&self, doing: Doing, operation: Option<Operation>, disk: &Disk, under_way: VolumeState) {
         let begun_ms = self.clock.now_ms();
-        let pending = Pending { doing, operation, disk: disk.clone(), begun_ms };
+        let waited = self.known.pending(&disk.name).flatten().filter(|there| there.doing == doing);
+        let is_in_doubt = operation.is_none() && waited.is_some_and(|there| there.is_in_doubt);
+        let pending = Pending { doing, operation, is_in_doubt, disk: disk.clone(), begun_ms };
         let told = Seen::under_way(disk.clone(), under_way);
         self.known.begins(&disk.name, pending, told, begun_ms, |_| false);
     }
@@ -137,6 +139,20 @@ impl AzureProvider {
         });
     }
 
+    /// One at a time reads the machine and asks for a change of it.
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an attach back that waits for its turn. Whether that was all: one that may have been sent all the same has to be looked at.
+    fn takes_back(&self, name: &str, _turn: &MutexGuard<'_, ()>) -> bool {
+        let waiting = self.known.pending(name).flatten().filter(Pending::is_attach_that_waits);
+        if waiting.is_some() {
+            self.known.forget(name);
+        }
+        waiting.is_some_and(|pending| !pending.is_in_doubt)
+    }
+
     /// Asks for a change of the machine, unless it was to be attached and nothing was sent: that is taken back.
     /// `read` is the machine as it was just read, after so many changes.
     fn ask_of_machine(
@@ -146,15 +162,13 @@ impl AzureProvider {
         disk: &Disk,
         read: Option<(Arc<Machine>, u64)>,
     ) -> Result<Change, Failure> {
-        let _turning = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.known.pending(name).flatten() {
-            Some(Pending { doing: Doing::Attach, operation: None, .. }) if transition == Transition::Detach => {
-                self.known.forget(name);
-                return Ok(Change::Changed);
-            }
-            // Another thread has asked for the same meanwhile.
-            Some(pending) if pending.doing == transition.into() => return Ok(Change::Identity),
-            _ => {}
+        let turn = self.turn();
+        if transition == Transition::Detach && self.takes_back(name, &turn) {
+            return Ok(Change::Changed);
+        }
+        // Another thread has asked for the same meanwhile.
+        if self.known.pending(name).flatten().is_some_and(|pending| pending.doing == transition.into()) {
+            return Ok(Change::Identity);
         }
         // What is a moment old, or was read before another change, does not say which units are free.
         let read = read.filter(|(_, changes)| self.known.changes() == *changes).map(|(machine, _)| machine);
@@ -271,6 +285,10 @@ impl Provider for AzureProvider {
         let name = &*id.0;
         if !is_our_id(name) {
             return transition.decide(id, None);
+        }
+        // Before a look, which would ask for it.
+        if transition == Transition::Detach && self.takes_back(name, &self.turn()) {
+            return Ok(Change::Changed);
         }
         let mut recent = self.known.recent(name, self.clock.now_ms());
         let (seen, read) = loop {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use surgetank_model::Bytes;
-use surgetank_provider::fakes::Settings;
-use surgetank_provider::{Change, Provider, ProviderError, VolumeId, VolumeState, tag};
+use surgetank_provider::fakes::{Fault, Settings};
+use surgetank_provider::{Change, Provider, ProviderError, Transition, VolumeId, VolumeState, tag};
 
-use crate::account::{Account, request};
+use crate::account::{Account, request, request_with_token};
 use crate::faked::behaviour::poll;
 
 /// What changes the machine.
@@ -50,13 +50,14 @@ fn a_list_shows_what_has_become_of_a_change_that_nobody_has_looked_at() {
 fn lists_leave_out_disks_that_bear_our_tags_and_not_their_name() {
     let account = Account::new(Settings::default());
     let provider = account.open();
-    let mut wanted = request("a");
-    wanted.tags.insert(tag::TOKEN.to_owned(), wanted.token.clone());
+    let wanted = request_with_token("a");
     let id = provider.create(&wanted).unwrap().0.id;
     account.reaches(&provider, &id, VolumeState::Available);
-    for name in ["backup", "surgetank-backup", "surgetank-", &id.0.replace("surgetank-", "SURGETANK.")] {
+    let names = ["backup", "surgetank-backup", "surgetank-", &id.0.replace("surgetank-", "SURGETANK-")];
+    for name in names {
         account.fake.copy(&id.0, name);
     }
+    assert_eq!(account.fake.disks(), 1 + names.len());
     for (key, value) in [(tag::OWNER, "a"), (tag::TOKEN, &*wanted.token)] {
         let listed: Vec<VolumeId> = provider.list(key, value).unwrap().into_iter().map(|volume| volume.id).collect();
         assert_eq!(listed, std::slice::from_ref(&id), "{key}");
@@ -73,6 +74,22 @@ fn a_list_whose_pages_do_not_end_is_an_error() {
     account.fake.repeat_pages();
     let listed = provider.list(tag::OWNER, "a");
     assert!(matches!(&listed, Err(ProviderError::Transient(text)) if text.contains("does not end")), "{listed:?}");
+}
+
+#[test]
+fn a_list_that_goes_on_where_nobody_can_is_an_error() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    for link in [json!(7), json!({}), json!(["x"]), json!(true), json!("elsewhere"), json!("https://x/other")] {
+        account.fake.lead_on_to(link.clone());
+        let told = provider.list(tag::OWNER, "a");
+        assert!(matches!(&told, Err(ProviderError::Transient(text)) if text.contains("goes on nowhere")), "{link}");
+    }
+    for link in [Value::Null, json!("")] {
+        account.fake.lead_on_to(link);
+        assert_eq!(listed(&provider, &id), VolumeState::Available);
+    }
 }
 
 #[test]
@@ -154,6 +171,79 @@ fn an_operation_that_cannot_be_read_is_neither_a_failure_nor_a_success() {
 }
 
 #[test]
+fn an_operation_of_which_only_errors_are_told_holds_no_disk() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let id = account.made(&provider, "a");
+    let error = json!({ "error": { "code": "InternalServerError", "message": "Internal error" } });
+    let page = json!("<html>we are working on it</html>");
+    let told = [500, 503, 400, 429, 302].map(|status| (status, error.clone()));
+    let others = [(200, page.clone()), (302, page.clone()), (502, page), (500, Value::Null), (200, json!([]))];
+    for (status, body) in told.into_iter().chain(others) {
+        account.fake.tell_of_operations(Some((status, body.clone())));
+        let why = format!("{status} {body}");
+        // What is done shows at once, unless fewer calls are wanted.
+        let wait = || account.pass(if status == 429 { LONG } else { Duration::from_secs(10) });
+        assert_eq!(provider.attach(&id), Ok(Change::Changed), "{why}");
+        wait();
+        assert_eq!(provider.describe(&id).map(|seen| seen.state), Ok(VolumeState::Attached), "{why}");
+        assert_eq!(provider.detach(&id), Ok(Change::Changed), "{why}");
+        wait();
+        assert_eq!(provider.describe(&id).map(|seen| seen.state), Ok(VolumeState::Available), "{why}");
+        // What is not counts as on the way for some minutes, and then was in vain.
+        account.fake.fail_operation("disks.delete", "InternalOperationError", "Internal error");
+        assert_eq!(provider.delete(&id), Ok(Change::Changed), "{why}");
+        account.pass(Duration::from_secs(10));
+        match provider.describe(&id) {
+            Ok(seen) => assert_eq!(seen.state, VolumeState::Deleting, "{why}"),
+            Err(ProviderError::Transient(_) | ProviderError::Throttled { .. }) => {}
+            told => panic!("{why} {told:?}"),
+        }
+        account.pass(LONG);
+        assert_eq!(provider.describe(&id).map(|seen| seen.state), Ok(VolumeState::Available), "{why}");
+    }
+    assert_eq!(provider.delete(&id), Ok(Change::Changed));
+    account.pass(Duration::from_secs(10));
+    assert_eq!(provider.describe(&id), Err(ProviderError::NotFound(id)));
+    assert_eq!(account.fake.disks(), 0);
+}
+
+#[test]
+fn an_operation_that_is_told_to_go_on_for_ever_ends_with_its_change() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    for (status, body) in
+        [(202, Value::Null), (200, json!({ "status": "InProgress" })), (200, json!({ "status": "x" }))]
+    {
+        let id = account.made(&provider, "a");
+        account.fake.tell_of_operations(Some((status, body.clone())));
+        for (change, on_the_way, after) in [
+            (Transition::Attach, VolumeState::Attaching, VolumeState::Attached),
+            (Transition::Detach, VolumeState::Detaching, VolumeState::Available),
+        ] {
+            assert_eq!(provider.change_state(&id, change), Ok(Change::Changed));
+            account.pass(Duration::from_secs(100));
+            assert_eq!(provider.describe(&id).unwrap().state, on_the_way, "{body}");
+            account.pass(LONG);
+            assert_eq!(provider.describe(&id).unwrap().state, after, "{body}");
+        }
+        assert_eq!(provider.delete(&id), Ok(Change::Changed));
+        account.pass(LONG);
+        assert_eq!(provider.describe(&id), Err(ProviderError::NotFound(id)), "{body}");
+        account.fake.tell_of_operations(None);
+    }
+    // One that takes longer than that goes on.
+    account.fake.set(|settings| settings.attach = 3 * LONG);
+    let id = account.made(&provider, "a");
+    assert_eq!(provider.attach(&id), Ok(Change::Changed));
+    for _ in 0..2 {
+        account.pass(LONG);
+        assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Attaching);
+    }
+    account.reaches(&provider, &id, VolumeState::Attached);
+}
+
+#[test]
 fn what_failed_and_was_made_all_the_same_is_there() {
     let account = Account::new(Settings::default());
     let provider = account.open();
@@ -232,6 +322,40 @@ fn a_change_that_waits_for_its_turn_ends_with_its_disk() {
     account.reaches(&provider, &first, VolumeState::Attached);
     let changes = account.fake.take_sent().into_iter().filter(|sent| sent.call == MACHINE).count();
     assert_eq!(changes, 1);
+}
+
+#[test]
+fn an_attach_that_waits_is_never_asked_for_by_the_detach_that_takes_it_back() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let (first, second) = (account.made(&provider, "a"), account.made(&provider, "a"));
+    account.fake.take_sent();
+    provider.attach(&first).unwrap();
+    assert_eq!(provider.attach(&second), Ok(Change::Changed));
+    // The machine could be changed now, and what was told of the disk is old.
+    account.pass(Duration::from_secs(10));
+    assert_eq!(provider.detach(&second), Ok(Change::Changed));
+    assert_eq!(provider.describe(&second).unwrap().state, VolumeState::Available);
+    assert_eq!(provider.delete(&second), Ok(Change::Changed));
+    let changes = account.fake.take_sent().into_iter().filter(|sent| sent.call == MACHINE).count();
+    assert_eq!(changes, 1, "the first one's");
+}
+
+#[test]
+fn an_attach_that_may_have_been_sent_is_not_taken_back_as_if_it_had_not() {
+    let account = Account::new(Settings::default());
+    let provider = account.open();
+    let (first, second) = (account.made(&provider, "a"), account.made(&provider, "a"));
+    provider.attach(&first).unwrap();
+    assert_eq!(provider.attach(&second), Ok(Change::Changed));
+    account.pass(Duration::from_secs(10));
+    account.fake.faults(|faults| faults.scripted.push_back((MACHINE, Fault::AnswerLost)));
+    assert!(matches!(provider.describe(&second), Err(ProviderError::Transient(_))));
+    assert_eq!(provider.detach(&second), Ok(Change::Changed));
+    account.reaches(&provider, &second, VolumeState::Available);
+    account.pass(Duration::from_secs(10));
+    assert_eq!(account.fake.attached().into_keys().collect::<Vec<_>>(), [first.0]);
+    assert_eq!(account.open().describe(&second).unwrap().state, VolumeState::Available);
 }
 
 #[test]
