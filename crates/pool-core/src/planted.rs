@@ -136,6 +136,8 @@ surgetank_model::plant_bugs! {
         AgeIgnored,
         /// A change whose attempt has failed counts as one that nobody has made.
         AttemptForgotten,
+        /// A file that was removed is passed over though what comes before its removal is not at the target yet.
+        PassedUnready,
         /// Who publishes no more removes drafts of who does.
         DraftOfAnotherRemoved,
         /// A publication of an old version ends the wait of a newer one.

@@ -2,14 +2,17 @@
 //!
 //! Programs commit a checkpoint by an order: data first, then a marker or a rename. So the target sees the changes of a mount
 //! strictly in the order in which they were committed; only the bytes, which take long, are brought there ahead of it, under temporary
-//! names. One process publishes a mount. The next one that does may find the first entry done already: its predecessor ended
+//! names. A file that was removed before its bytes were there is passed over, once everything that was committed up to its removal can follow
+//! at once: the target then has what the pool had after the removal, and had nothing in between that the pool never had, but for that file.
+//! One process publishes a mount. The next one that does may find the first entry done already: its predecessor ended
 //! between the change and the record of it. So may one whose attempt has failed behind the change.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::id::{Inode, Revision, Version};
 use crate::meta::operation::PublicationEnd;
-use crate::meta::value::{Change, Value};
+use crate::meta::value::{Change, Path, Value};
 use crate::planted::{Bug, planted};
 
 /// What to do at the target.
@@ -87,10 +90,15 @@ impl Draft {
     }
 }
 
+/// Where in the journal an entry is: when it was written, and its number.
+type At = (Revision, u64);
+
 /// See the module.
 #[derive(Debug)]
 pub struct Publisher {
-    entries: BTreeMap<(Revision, u64), (Change, Stage)>,
+    entries: BTreeMap<At, (Change, Stage)>,
+    /// Entries that remove what is at a path.
+    removals: BTreeMap<Path, BTreeSet<At>>,
     ready: BTreeSet<(Inode, Version)>,
     /// What the target will never have, and why.
     never: BTreeMap<(Inode, Version), PublicationEnd>,
@@ -111,6 +119,7 @@ impl Publisher {
     pub const fn new() -> Self {
         Self {
             entries: BTreeMap::new(),
+            removals: BTreeMap::new(),
             ready: BTreeSet::new(),
             never: BTreeMap::new(),
             fresh: false,
@@ -121,6 +130,9 @@ impl Publisher {
     /// The journal has an entry, written at this revision. No entry with an earlier one comes later. Entries of one revision were
     /// committed together and do not touch each other's names.
     pub fn journalled(&mut self, at: Revision, journal: u64, change: Change) {
+        if let Change::Remove(path) = &change {
+            self.removals.entry(path.clone()).or_default().insert((at, journal));
+        }
         self.entries.entry((at, journal)).or_insert((change, Stage::Waits));
     }
 
@@ -162,6 +174,53 @@ impl Publisher {
         None
     }
 
+    /// The first entry, if it publishes a file that was removed since, its bytes are not there, and everything up to the removal is: then it
+    /// can be [passed over](Publisher::pass_over).
+    #[must_use]
+    pub fn passable(&self) -> Option<Effect> {
+        let (at, (change, stage)) = self.entries.first_key_value()?;
+        let Change::Publish { inode, version, path } = change else { return None };
+        let of = (*inode, *version);
+        if !stage.waits() || self.ready.contains(&of) || self.never.contains_key(&of) {
+            return None;
+        }
+        let removal = self.removal(*at, change)?;
+        let is_there = |of: (Inode, Version)| {
+            self.ready.contains(&of) || self.never.contains_key(&of) || planted(Bug::PassedUnready)
+        };
+        let mut between = self.entries.range((Excluded(*at), Excluded(removal))).map(|(_, (change, _))| change);
+        let may_follow = |change: &Change| match change {
+            // Another version of it is passed over as well.
+            Change::Publish { inode: other, path: at, .. } if other == inode && at == path => true,
+            _ => !change.concerns(path) && change.publishes().is_none_or(is_there),
+        };
+        let effect =
+            || Effect { journal: at.1, change: change.clone(), maybe_done: !self.fresh || *stage == Stage::Again };
+        between.all(may_follow).then(effect)
+    }
+
+    /// The target goes on without what [`Publisher::passable`] has found. The removal then finds nothing, which is no failure.
+    pub fn pass_over(&mut self, journal: u64) {
+        let Some((at, (change, _))) = self.entries.first_key_value().filter(|((_, number), _)| *number == journal)
+        else {
+            return;
+        };
+        let (at, removal) = (*at, self.removal(*at, change));
+        if let Some((_, stage)) = self.entries.get_mut(&at) {
+            *stage = Stage::Recording;
+            self.records.push((journal, PublicationEnd::Removed));
+        }
+        if let Some((_, stage)) = removal.and_then(|removal| self.entries.get_mut(&removal)) {
+            *stage = Stage::Again;
+        }
+    }
+
+    /// The entry that removes the file which this one publishes.
+    fn removal(&self, at: At, change: &Change) -> Option<At> {
+        let Change::Publish { path, .. } = change else { return None };
+        self.removals.get(path)?.range((Excluded(at), Unbounded)).next().copied()
+    }
+
     /// How it ended.
     pub fn complete(&mut self, journal: u64, outcome: Outcome) {
         let entry =
@@ -189,18 +248,30 @@ impl Publisher {
     /// That is on record: the next entry's turn. Which version it published.
     pub fn recorded(&mut self, journal: u64) -> Option<(Inode, Version)> {
         let entry = self.entries.keys().find(|(_, number)| *number == journal).copied();
-        let (change, _) = entry.and_then(|at| self.entries.remove(&at))?;
+        let (at, (change, _)) = entry.and_then(|at| self.entries.remove_entry(&at))?;
         self.fresh = true;
+        if let Change::Remove(path) = &change
+            && let Some(removals) = self.removals.get_mut(path)
+        {
+            removals.remove(&at);
+            if removals.is_empty() {
+                self.removals.remove(path);
+            }
+        }
         let version = change.publishes()?;
         self.ready.remove(&version);
         self.never.remove(&version);
         Some(version)
     }
 
-    /// Versions of files whose bytes are wanted at the target, the most urgent first.
-    pub fn wanted(&self) -> impl Iterator<Item = (Inode, Version)> {
-        let wanted = self.entries.values().filter_map(|(change, _)| change.publishes());
-        wanted.filter(|of| !self.ready.contains(of) && !self.never.contains_key(of))
+    /// Versions of files whose bytes are wanted at the target, the most urgent first: those of files that are there, or those of files that were
+    /// `removed` since. They may be needed all the same, before what comes behind them finds room; but they may also take that room.
+    pub fn wanted(&self, removed: bool) -> impl Iterator<Item = (Inode, Version)> {
+        let waiting = self.entries.iter().filter(|(_, (_, stage))| stage.waits());
+        let wanted = waiting.filter_map(|(at, (change, _))| Some((*at, change, change.publishes()?)));
+        let wanted = wanted.filter(|(.., of)| !self.ready.contains(of) && !self.never.contains_key(of));
+        let wanted = wanted.filter(move |(at, change, _)| self.removal(*at, change).is_some() == removed);
+        wanted.map(|(.., of)| of)
     }
 
     /// The entry that publishes a version.

@@ -70,6 +70,11 @@ fn operations_take_place_one_after_the_other_and_the_target_sees_them_in_that_or
 }
 
 #[test]
+fn the_target_sees_what_was_committed_in_order_and_passes_over_what_was_removed_before_it_came() {
+    all(4000, support::publishing::run);
+}
+
+#[test]
 fn every_name_of_a_file_is_its_own_and_the_target_has_the_newest_version_under_each() {
     all(400, support::links::run);
 }

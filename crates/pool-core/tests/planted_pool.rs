@@ -23,6 +23,7 @@ const RUNS: &[(&str, Run, u64)] = &[
     ("repair", support::repair::run, 400),
     ("metadata", support::metadata::run, 2000),
     ("links", support::links::run, 400),
+    ("publishing", support::publishing::run, 4000),
     ("locked bytes", support::locks::owners, 500),
     ("locks", support::locks::run, 400),
     ("written", support::written::run, 1000),

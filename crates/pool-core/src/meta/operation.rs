@@ -309,6 +309,8 @@ pub enum PublicationEnd {
     Lost,
     /// Somebody else changed what the target has at its path.
     Conflict,
+    /// It was removed before the target had it, which never sees it.
+    Removed,
 }
 
 /// What an operation that took place answers.

@@ -407,6 +407,21 @@ impl Change {
             _ => None,
         }
     }
+
+    /// Whether it is about what is at a path, or about a directory above that.
+    #[must_use]
+    pub fn concerns(&self, at: &Path) -> bool {
+        let is_above = |path: &Path| at.0.starts_with(&path.0);
+        match self {
+            Self::MakeDirectory(path) | Self::Remove(path) => is_above(path),
+            Self::Publish { path, .. }
+            | Self::MakeLink { path, .. }
+            | Self::MakeSpecial { path, .. }
+            | Self::Attributes { path, .. } => is_above(path),
+            Self::Rename { from, to } | Self::Link { from, to } => is_above(from) || is_above(to),
+            Self::Linked { change, also } => change.concerns(at) || also.iter().any(is_above),
+        }
+    }
 }
 
 /// What the pool put at a name of the target, as the target shows it. Anything else at that name is somebody else's.

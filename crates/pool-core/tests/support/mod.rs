@@ -10,6 +10,7 @@ pub mod membership;
 pub mod metadata;
 pub mod namespace;
 pub mod placement;
+pub mod publishing;
 pub mod repair;
 pub mod scrub;
 pub mod segments;

@@ -323,7 +323,7 @@ wire_struct! {
 
 wire_enum! {
     State { 0 = Joined, 1 = Leaving, 2 = Dead, }
-    operation::PublicationEnd { 0 = Done, 1 = Lost, 2 = Conflict, }
+    operation::PublicationEnd { 0 = Done, 1 = Lost, 2 = Conflict, 3 = Removed, }
     operation::Reply { 0 = Done, 1 = Inode(inode), 2 = Version(version), 3 = Granted(granted), 4 = CutFirst(version), }
     operation::Granted { 0 = Whole, 1 = Ranges, 2 = Locked(range, lock), 3 = Recalled, }
     operation::Locking { 0 = Look, 1 = Ranges, 2 = Whole, 3 = Leave, }

@@ -154,16 +154,8 @@ struct Made {
 impl Work {
     /// Makes a change at the target, unless somebody else has what it would replace, move or remove there.
     async fn make(&mut self, effect: &Effect) -> std::io::Result<()> {
-        let (change, maybe_done) = (effect.change.clone(), effect.maybe_done);
-        let names = on_target(&self.target, move |target| target.own(|target| target.names(&change))).await?;
-        let keys: Vec<Key> =
-            names.iter().map(|(directory, name)| Key::Placed(self.id, *directory, name.clone())).collect();
-        let read = self.manager.store.read(&keys, &[]).await.map_err(Error::other)?;
-        let placed = |stored: Option<Stored>| match stored.map(|stored| stored.value) {
-            Some(Value::Placed(placed)) => Some(placed),
-            _ => None,
-        };
-        let was: Vec<Option<Placed>> = read.keys.into_iter().map(placed).collect();
+        let maybe_done = effect.maybe_done;
+        let (names, was) = self.was(&effect.change).await?;
         let about = was.first().copied().flatten().map(|placed| placed.node);
         let about = about.filter(|_| matches!(effect.change, Change::Rename { .. } | Change::Link { .. }));
         // Of what a rename leaves where it was, it may be the only copy: it is not the pool's to replace any more.
@@ -176,6 +168,44 @@ impl Work {
         let is = on_target(&self.target, move |target| target.own(change)).await?;
         self.made.insert(effect.journal, Made { placed: names.into_iter().zip(is).collect(), about });
         Ok(())
+    }
+
+    /// Names of the target that a change concerns, and what the pool has put last at each.
+    async fn was(&self, change: &Change) -> std::io::Result<(Vec<(u64, Name)>, Vec<Option<Placed>>)> {
+        let change = change.clone();
+        let names = on_target(&self.target, move |target| target.own(|target| target.names(&change))).await?;
+        let keys: Vec<Key> =
+            names.iter().map(|(directory, name)| Key::Placed(self.id, *directory, name.clone())).collect();
+        let read = self.manager.store.read(&keys, &[]).await.map_err(Error::other)?;
+        let placed = |stored: Option<Stored>| match stored.map(|stored| stored.value) {
+            Some(Value::Placed(placed)) => Some(placed),
+            _ => None,
+        };
+        Ok((names, read.keys.into_iter().map(placed).collect()))
+    }
+
+    /// Goes on behind files that were removed before the target had them; `false`: another manager publishes.
+    async fn pass_over(&mut self) -> Result<bool, Unavailable> {
+        while let Some(effect) = self.publisher.passable() {
+            if effect.maybe_done && !self.is_not_made(&effect.change).await.unwrap_or(false) {
+                break;
+            }
+            if let Some(of) = effect.change.publishes() {
+                self.discard(of).await;
+            }
+            self.publisher.pass_over(effect.journal);
+            if !self.record().await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a predecessor has certainly not made a publication. If it has, the removal is to find the file.
+    async fn is_not_made(&self, change: &Change) -> std::io::Result<bool> {
+        let (_, was) = self.was(change).await?;
+        let change = change.clone();
+        on_target(&self.target, move |target| target.own(|target| target.is_not_made(&change, &was))).await
     }
 
     async fn step(&mut self) -> Result<Step, Unavailable> {
@@ -191,6 +221,9 @@ impl Work {
         {
             self.manager.troubles.of(&self.target, None, &error);
             return Ok(Step::Gone);
+        }
+        if waiting && !self.pass_over().await? {
+            return Ok(Step::NotThePublisher);
         }
         let drained = !waiting || self.drain().await;
         let published = if waiting { self.make_changes().await? } else { Step::Done };
@@ -225,10 +258,22 @@ impl Work {
         })
     }
 
-    /// Drains the most urgent files; whether all went well.
+    /// Drains the most urgent files; whether all went well. Those that were removed since have their turn when no other one can be drained:
+    /// they may take the room of those.
     async fn drain(&mut self) -> bool {
+        let files: Vec<_> = self.publisher.wanted(false).take(DRAINS).collect();
+        let (any, well) = self.drain_all(&files).await;
+        if any {
+            return well;
+        }
+        let removed: Vec<_> = self.publisher.wanted(true).take(DRAINS).collect();
+        self.drain_all(&removed).await.1 && well
+    }
+
+    /// Drains files at the same time; whether any is at the target by now, or never will be, and whether all went well.
+    async fn drain_all(&mut self, files: &[(Inode, Version)]) -> (bool, bool) {
         let mut drains = JoinSet::new();
-        for (inode, version) in self.publisher.wanted().take(DRAINS) {
+        for (inode, version) in files.iter().copied() {
             let Some(turn) = self.publisher.entry((inode, version)) else { continue };
             let (manager, target, change) = (Arc::clone(&self.manager), self.target.clone(), turn.change.clone());
             let (is_first, maybe_done) = (turn.is_first, turn.maybe_done);
@@ -245,9 +290,10 @@ impl Work {
                 (of, target.place(&change), ended)
             });
         }
-        let mut well = true;
+        let (mut any, mut well) = (false, true);
         while let Some(Ok(((inode, version), place, ended))) = drains.join_next().await {
             let at = place.display();
+            any |= matches!(ended, Ok(Drain::Done(_) | Drain::Lost | Drain::TooLong | Drain::Conflict));
             match ended {
                 Ok(Drain::Done(placed)) => {
                     self.manager.troubles.over(self.id);
@@ -276,7 +322,7 @@ impl Work {
                 }
             }
         }
-        well
+        (any, well)
     }
 
     /// Removes what is at the target of a version that never gets a name there.
@@ -288,24 +334,27 @@ impl Work {
         }
     }
 
+    /// Records what changes have come to; `false`: another manager publishes.
+    async fn record(&mut self) -> Result<bool, Unavailable> {
+        while let Some((journal, ended)) = self.publisher.next_record() {
+            let (publisher, mount) = (self.manager.tenure.manager(), self.id);
+            let Made { placed, about } = self.made.get(&journal).cloned().unwrap_or_default();
+            let operation = Operation::Published { publisher, mount, journal, ended, placed, about };
+            if let Ended::Refused(Refusal::NotThePublisher) = self.manager.commits.perform(&operation).await? {
+                return Ok(false);
+            }
+            self.made.remove(&journal);
+            if let Some(version) = self.publisher.recorded(journal) {
+                self.finished.remove(&version);
+            }
+        }
+        Ok(true)
+    }
+
     /// Makes changes as far as bytes are there, and records them.
     async fn make_changes(&mut self) -> Result<Step, Unavailable> {
         loop {
-            while let Some((journal, ended)) = self.publisher.next_record() {
-                let (publisher, mount) = (self.manager.tenure.manager(), self.id);
-                let Made { placed, about } = self.made.get(&journal).cloned().unwrap_or_default();
-                let operation = Operation::Published { publisher, mount, journal, ended, placed, about };
-                match self.manager.commits.perform(&operation).await? {
-                    Ended::Refused(Refusal::NotThePublisher) => return Ok(Step::NotThePublisher),
-                    _ => {
-                        self.made.remove(&journal);
-                        if let Some(version) = self.publisher.recorded(journal) {
-                            self.finished.remove(&version);
-                        }
-                    }
-                }
-            }
-            if !self.manager.tenure.lasts() {
+            if !self.record().await? || !self.manager.tenure.lasts() {
                 return Ok(Step::NotThePublisher);
             }
             let Some(effect) = self.publisher.next_effect() else { return Ok(Step::Done) };

@@ -275,6 +275,12 @@ impl Target {
         }
     }
 
+    /// Whether a publication was certainly not made: its name has what the pool has put there before it, or nothing.
+    pub(super) fn is_not_made(&self, change: &Change, was: &[Option<Placed>]) -> Result<bool> {
+        let was = was.first().copied().flatten();
+        Ok(found(&self.place(change))?.is_none_or(|found| is(&found, was)))
+    }
+
     /// The file that a publication gives its name: the one beside the names, or what an attempt that failed behind the rename has left there.
     fn publishes(
         &self,

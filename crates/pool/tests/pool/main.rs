@@ -19,6 +19,7 @@ mod locks;
 mod managers;
 mod network;
 mod publishers;
+mod removed;
 mod repair;
 mod room;
 mod scrub;

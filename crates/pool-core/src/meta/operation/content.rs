@@ -208,7 +208,7 @@ impl Recorder<'_> {
         let newest = node.version == version || planted(Bug::OldVersionDrains);
         let kind = match ended {
             PublicationEnd::Done if newest => Kind::File(FileState::Drained),
-            PublicationEnd::Done => node.kind.clone(),
+            PublicationEnd::Done | PublicationEnd::Removed => node.kind.clone(),
             PublicationEnd::Lost => Kind::File(FileState::Failed),
             PublicationEnd::Conflict => Kind::File(FileState::Conflict),
         };
@@ -218,7 +218,7 @@ impl Recorder<'_> {
         let base = match ended {
             // What later commits rest on is what has a name now: it has all that the draft had.
             PublicationEnd::Done => node.base.map(|base| Base { draft: None, version, ..base }),
-            PublicationEnd::Lost => node.base,
+            PublicationEnd::Lost | PublicationEnd::Removed => node.base,
             // What is at its place is somebody else's.
             PublicationEnd::Conflict => node.base.filter(|base| base.draft.is_some()),
         };

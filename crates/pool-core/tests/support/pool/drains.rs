@@ -79,7 +79,8 @@ impl World {
                 self.drain.publisher.journalled(stored.created, *journal, change.clone());
             }
         }
-        let wanted: Vec<(Inode, Version)> = self.drain.publisher.wanted().collect();
+        let wanted: Vec<(Inode, Version)> =
+            [false, true].into_iter().flat_map(|removed| self.drain.publisher.wanted(removed)).collect();
         for (inode, version) in wanted {
             let job = Job { mount: MOUNT, inode, version };
             if self.drain.known.insert(job) {
@@ -89,6 +90,7 @@ impl World {
         while let Some(job) = self.drain.draining.next_job(now) {
             self.later(20, 300, Event::Brought(number, job));
         }
+        self.pass_over();
         while let Some(effect) = self.drain.publisher.next_effect() {
             self.later(5, 50, Event::AtTarget(number, Box::new(effect)));
         }
@@ -123,6 +125,21 @@ impl World {
             }
         }
         self.evict();
+    }
+
+    /// The target goes on behind what was removed before it had that.
+    fn pass_over(&mut self) {
+        let Some(effect) = self.drain.publisher.passable() else { return };
+        let Change::Publish { inode, version, path } = &effect.change else { return };
+        if effect.maybe_done && self.target.0.get(path) == Some(&Some((*inode, *version))) {
+            return;
+        }
+        if super::all_keys(&self.store).any(|(_, stored)| stored.value == Value::Entry(*inode)) {
+            self.wrong(format!("{inode} {version:?} is passed over, and has a name"));
+        }
+        self.drain.publisher.pass_over(effect.journal);
+        self.drain.draining.unwanted(&Job { mount: MOUNT, inode: *inode, version: *version });
+        self.report.passed += 1;
     }
 
     fn is_rightly_lost(&mut self, journal: u64) {

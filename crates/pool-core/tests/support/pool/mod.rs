@@ -112,6 +112,8 @@ pub struct Report {
     pub renamed: u64,
     pub hedged: u64,
     pub published: u64,
+    /// Versions that were removed before the target had them.
+    pub passed: u64,
     pub evicted: u64,
     pub failed_handles: u64,
     pub lost: u64,
@@ -132,6 +134,7 @@ impl<'a> std::ops::AddAssign<&'a Report> for Report {
             renamed,
             hedged,
             published,
+            passed,
             evicted,
             failed_handles,
             lost,
@@ -148,6 +151,7 @@ impl<'a> std::ops::AddAssign<&'a Report> for Report {
         self.renamed += renamed;
         self.hedged += hedged;
         self.published += published;
+        self.passed += passed;
         self.evicted += evicted;
         self.failed_handles += failed_handles;
         self.lost += lost;
