@@ -49,7 +49,7 @@ const KNOWN: &[(Bug, &str, u64)] = &[
     (Bug::DraftOfAnotherRemoved, "metadata", 243),
     (Bug::MoveIgnored, "union", 155),
     (Bug::DraftChangedWhileItWaits, "metadata", 53),
-    (Bug::UnpublishedReplaced, "pool", 32),
+    (Bug::UnpublishedReplaced, "pool", 355),
     (Bug::LateAnswerCounts, "pool", 41),
     (Bug::LateSealCounts, "pool", 25),
 ];
