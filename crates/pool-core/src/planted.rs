@@ -138,6 +138,8 @@ surgetank_model::plant_bugs! {
         AttemptForgotten,
         /// A file that was removed is passed over though what comes before its removal is not at the target yet.
         PassedUnready,
+        /// The same, though something at the target is moved before.
+        PassedOverMoves,
         /// Who publishes no more removes drafts of who does.
         DraftOfAnotherRemoved,
         /// A publication of an old version ends the wait of a newer one.

@@ -2,9 +2,8 @@
 //!
 //! Programs commit a checkpoint by an order: data first, then a marker or a rename. So the target sees the changes of a mount
 //! strictly in the order in which they were committed; only the bytes, which take long, are brought there ahead of it, under temporary
-//! names. A file that was removed before its bytes were there is passed over, once everything that was committed up to its removal can follow
-//! at once: the target then has what the pool had after the removal, and had nothing in between that the pool never had, but for that file.
-//! One process publishes a mount. The next one that does may find the first entry done already: its predecessor ended
+//! names. A file that was removed before its bytes were there is passed over, if nothing that the target has is moved or removed before that
+//! removal has its turn, and nothing that stays is waited for: the target keeps what it has, and then has what the pool had. One process publishes a mount. The next one that does may find the first entry done already: its predecessor ended
 //! between the change and the record of it. So may one whose attempt has failed behind the change.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,6 +98,8 @@ pub struct Publisher {
     entries: BTreeMap<At, (Change, Stage)>,
     /// Entries that remove what is at a path.
     removals: BTreeMap<Path, BTreeSet<At>>,
+    /// Those of them that find nothing: their files were passed over, and the target had nothing at their names.
+    vain: BTreeSet<At>,
     ready: BTreeSet<(Inode, Version)>,
     /// What the target will never have, and why.
     never: BTreeMap<(Inode, Version), PublicationEnd>,
@@ -120,6 +121,7 @@ impl Publisher {
         Self {
             entries: BTreeMap::new(),
             removals: BTreeMap::new(),
+            vain: BTreeSet::new(),
             ready: BTreeSet::new(),
             never: BTreeMap::new(),
             fresh: false,
@@ -151,8 +153,15 @@ impl Publisher {
         self.never.insert((inode, version), PublicationEnd::Conflict);
     }
 
-    /// What to do next: the first entry, once its bytes are there.
+    /// What to do next: the first entry, once its bytes are there, unless it is to be passed over.
     pub fn next_effect(&mut self) -> Option<Effect> {
+        let is_vain = |(at, (change, _)): (&At, &(Change, Stage))| {
+            let is_never = change.publishes().is_some_and(|of| self.never.contains_key(&of));
+            !is_never && self.removal(*at, change).is_some_and(|removal| self.vain.contains(&removal))
+        };
+        if self.entries.first_key_value().is_some_and(is_vain) {
+            return None;
+        }
         let maybe_done = !self.fresh;
         let passes = planted(Bug::PublishedOutOfOrder);
         let entries = self.entries.iter_mut().take(if passes { usize::MAX } else { 1 });
@@ -174,33 +183,36 @@ impl Publisher {
         None
     }
 
-    /// The first entry, if it publishes a file that was removed since, its bytes are not there, and everything up to the removal is: then it
-    /// can be [passed over](Publisher::pass_over).
+    /// The first entry, if it publishes a file that was removed since, whose bytes are not there, and that can be
+    /// [passed over](Publisher::pass_over): up to the removal nothing that the target has is moved or removed, and nothing is waited for that is not removed as well.
     #[must_use]
     pub fn passable(&self) -> Option<Effect> {
         let (at, (change, stage)) = self.entries.first_key_value()?;
         let Change::Publish { inode, version, path } = change else { return None };
-        let of = (*inode, *version);
-        if !stage.waits() || self.ready.contains(&of) || self.never.contains_key(&of) {
+        let (of, removal) = ((*inode, *version), self.removal(*at, change)?);
+        // Of one file no later version takes a name that an earlier one was not to have.
+        let is_there = self.ready.contains(&of) && !self.vain.contains(&removal);
+        if !stage.waits() || is_there || self.never.contains_key(&of) {
             return None;
         }
-        let removal = self.removal(*at, change)?;
-        let is_there = |of: (Inode, Version)| {
-            self.ready.contains(&of) || self.never.contains_key(&of) || planted(Bug::PassedUnready)
-        };
-        let mut between = self.entries.range((Excluded(*at), Excluded(removal))).map(|(_, (change, _))| change);
-        let may_follow = |change: &Change| match change {
+        let mut between = self.entries.range((Excluded(*at), Excluded(removal)));
+        let may_follow = |(at, (change, _)): (&At, &(Change, Stage))| match change {
             // Another version of it is passed over as well.
             Change::Publish { inode: other, path: at, .. } if other == inode && at == path => true,
-            _ => !change.concerns(path) && change.publishes().is_none_or(is_there),
+            Change::Remove(_) => self.vain.contains(at),
+            Change::Rename { .. } => planted(Bug::PassedOverMoves),
+            _ if change.concerns(path) => false,
+            _ => change.publishes().is_none_or(|of| {
+                self.ready.contains(&of) || self.removal(*at, change).is_some() || planted(Bug::PassedUnready)
+            }),
         };
-        let effect =
-            || Effect { journal: at.1, change: change.clone(), maybe_done: !self.fresh || *stage == Stage::Again };
+        let effect = || Effect { journal: at.1, change: change.clone(), maybe_done: !self.fresh };
         between.all(may_follow).then(effect)
     }
 
-    /// The target goes on without what [`Publisher::passable`] has found. The removal then finds nothing, which is no failure.
-    pub fn pass_over(&mut self, journal: u64) {
+    /// The target goes on without what [`Publisher::passable`] has found. `is_free`: it has nothing at that name. The removal then finds
+    /// nothing, which is no failure.
+    pub fn pass_over(&mut self, journal: u64, is_free: bool) {
         let Some((at, (change, _))) = self.entries.first_key_value().filter(|((_, number), _)| *number == journal)
         else {
             return;
@@ -210,8 +222,11 @@ impl Publisher {
             *stage = Stage::Recording;
             self.records.push((journal, PublicationEnd::Removed));
         }
-        if let Some((_, stage)) = removal.and_then(|removal| self.entries.get_mut(&removal)) {
+        if let Some((at, (_, stage))) = removal.and_then(|removal| Some((removal, self.entries.get_mut(&removal)?))) {
             *stage = Stage::Again;
+            if is_free {
+                self.vain.insert(at);
+            }
         }
     }
 
@@ -250,6 +265,7 @@ impl Publisher {
         let entry = self.entries.keys().find(|(_, number)| *number == journal).copied();
         let (at, (change, _)) = entry.and_then(|at| self.entries.remove_entry(&at))?;
         self.fresh = true;
+        self.vain.remove(&at);
         if let Change::Remove(path) = &change
             && let Some(removals) = self.removals.get_mut(path)
         {
@@ -264,14 +280,11 @@ impl Publisher {
         Some(version)
     }
 
-    /// Versions of files whose bytes are wanted at the target, the most urgent first: those of files that are there, or those of files that were
-    /// `removed` since. They may be needed all the same, before what comes behind them finds room; but they may also take that room.
-    pub fn wanted(&self, removed: bool) -> impl Iterator<Item = (Inode, Version)> {
-        let waiting = self.entries.iter().filter(|(_, (_, stage))| stage.waits());
-        let wanted = waiting.filter_map(|(at, (change, _))| Some((*at, change, change.publishes()?)));
-        let wanted = wanted.filter(|(.., of)| !self.ready.contains(of) && !self.never.contains_key(of));
-        let wanted = wanted.filter(move |(at, change, _)| self.removal(*at, change).is_some() == removed);
-        wanted.map(|(.., of)| of)
+    /// Versions of files whose bytes are wanted at the target, the most urgent first.
+    pub fn wanted(&self) -> impl Iterator<Item = (Inode, Version)> {
+        let waiting = self.entries.values().filter(|(_, stage)| stage.waits());
+        let wanted = waiting.filter_map(|(change, _)| change.publishes());
+        wanted.filter(|of| !self.ready.contains(of) && !self.never.contains_key(of))
     }
 
     /// The entry that publishes a version.

@@ -188,7 +188,7 @@ impl World {
                 self.publisher.journalled(stored.created, *number, change.clone());
             }
         }
-        let wanted: Vec<_> = [false, true].into_iter().flat_map(|removed| self.publisher.wanted(removed)).collect();
+        let wanted: Vec<_> = self.publisher.wanted().collect();
         wanted.into_iter().for_each(|(inode, version)| self.publisher.drained(inode, version));
         for _ in 0..changes {
             let Some(effect) = self.publisher.next_effect() else { break };

@@ -411,8 +411,7 @@ impl World {
 
     /// A version's bytes reach the target under a temporary name.
     fn drain(&mut self) {
-        let wanted: Vec<(Inode, Version)> =
-            [false, true].into_iter().flat_map(|removed| self.publisher.1.wanted(removed)).collect();
+        let wanted: Vec<(Inode, Version)> = self.publisher.1.wanted().collect();
         if let Some((inode, version)) = self.pick(&wanted) {
             self.drained.insert((inode, version));
             self.publisher.1.drained(inode, version);

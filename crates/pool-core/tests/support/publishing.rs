@@ -72,17 +72,25 @@ impl History {
         self.states.push(files.clone());
     }
 
-    /// Where the file is removed that the change at `first` publishes, if nothing in between has it at another path or waits.
-    fn ends(&self, first: usize, is_there: &dyn Fn(File) -> bool) -> Option<usize> {
+    /// Whether the file that the change at `first` publishes is removed, and nothing before that moves or removes anything (but those `vain`
+    /// ones), or publishes what is neither there nor removed as well: where it is removed.
+    fn ends(&self, first: usize, is_there: &dyn Fn(File) -> bool, vain: &BTreeSet<usize>) -> Option<usize> {
         let Change::Publish { inode, path, .. } = &self.changes[first] else { return None };
-        let last = (first + 1..self.changes.len())
-            .find(|at| self.states[*at].get(path).copied().flatten().is_none_or(|(of, _)| of != *inode))?;
-        let waits = |at: usize| match &self.changes[at] {
-            Change::Publish { inode: other, version, .. } => other != inode && !is_there((*other, *version)),
+        let last = self.removal(first)?;
+        let may_follow = |at: usize| match &self.changes[at] {
+            Change::Publish { inode: other, version, path: of } => {
+                other == inode && of == path || is_there((*other, *version)) || self.removal(at).is_some()
+            }
+            Change::Remove(_) => vain.contains(&at),
             _ => false,
         };
-        let is_removed = self.changes[last] == Change::Remove(path.clone());
-        (is_removed && !(first + 1..last).any(waits)).then_some(last)
+        (first + 1..last).all(may_follow).then_some(last)
+    }
+
+    /// Where what is then at the path of a publication is removed.
+    fn removal(&self, of: usize) -> Option<usize> {
+        let Change::Publish { path, .. } = &self.changes[of] else { return None };
+        (of + 1..self.changes.len()).find(|at| self.changes[*at] == Change::Remove(path.clone()))
     }
 }
 
@@ -95,6 +103,10 @@ struct World {
     recorded: usize,
     /// Files that were passed over, and the entries that remove them.
     passed: BTreeMap<Path, usize>,
+    /// What the target had when the first of these was passed over.
+    had: BTreeSet<Path>,
+    /// Removals of those that this process has passed over and that the target had nothing of.
+    vain: BTreeSet<usize>,
     /// Those that another process passed over: this one finds nothing to remove.
     of_another: BTreeSet<usize>,
 }
@@ -108,7 +120,7 @@ impl World {
     }
 
     fn drain(&mut self, random: &mut Random) {
-        let wanted = [false, true].map(|removed| self.publisher.wanted(removed).collect::<Vec<_>>()).concat();
+        let wanted: Vec<_> = self.publisher.wanted().collect();
         for of in wanted.into_iter().filter(|of| !self.history.too_large.contains(of)) {
             if random.chance(0.5) {
                 self.drained.insert(of);
@@ -127,12 +139,16 @@ impl World {
         if effect.maybe_done && self.target.0.get(path) == Some(&Some((*inode, *version))) {
             return Ok(false);
         }
-        let last = self.history.ends(first, &|of| self.drained.contains(&of));
-        let last = last.ok_or(format!(
-            "{effect:?} is passed over, and its file is needed, or something before its removal is not there"
-        ))?;
+        let last = self.history.ends(first, &|of| self.drained.contains(&of), &self.vain);
+        let last =
+            last.ok_or(format!("{effect:?} is passed over, and something before its removal must not follow"))?;
+        let is_free = !self.target.0.contains_key(path);
+        if self.passed.is_empty() {
+            self.had = self.target.0.keys().cloned().collect();
+        }
         self.passed.insert(path.clone(), last);
-        self.publisher.pass_over(effect.journal);
+        self.vain.extend(is_free.then_some(last));
+        self.publisher.pass_over(effect.journal, is_free);
         self.record()?;
         Ok(true)
     }
@@ -152,12 +168,16 @@ impl World {
         Ok(())
     }
 
-    /// Makes a change: the target then has what the pool had after it, but for files that were passed over.
+    /// Makes a change: the target then has what the pool had after it, but for files that were passed over. As long as there are such, nothing
+    /// that it had before goes.
     fn make(&mut self, effect: &Effect) -> Result<(), String> {
         let at = effect.journal as usize;
         let finds_nothing = effect.maybe_done || self.of_another.contains(&at);
         self.target.change(&effect.change, finds_nothing, &|of| self.drained.contains(&of))?;
         self.passed.retain(|_, last| *last > at);
+        if let Some(gone) = self.had.iter().find(|path| !self.passed.is_empty() && !self.target.0.contains_key(path)) {
+            return Err(format!("entry {at} takes {gone:?} from the target, and {:?} are not there yet", self.passed));
+        }
         let mut has = self.history.states[at].clone();
         has.retain(|path, _| !self.passed.contains_key(path));
         let mut shows = self.target.0.clone();
@@ -167,6 +187,14 @@ impl World {
             return Err(format!("after entry {at} the target has {shows:?}, and the pool had {has:?}"));
         }
         Ok(())
+    }
+
+    /// What the target waits for while it lacks what was passed over is a file that was removed as well.
+    fn waits_for_removed(&self) -> Result<(), String> {
+        match self.passed.is_empty() || self.history.removal(self.recorded).is_some() {
+            true => Ok(()),
+            false => Err(format!("the target waits at entry {}, and lacks {:?}", self.recorded, self.passed)),
+        }
     }
 }
 
@@ -181,6 +209,8 @@ pub fn run(seed: u64) -> Result<(), String> {
         drained: BTreeSet::new(),
         recorded: 0,
         passed: BTreeMap::new(),
+        had: BTreeSet::new(),
+        vain: BTreeSet::new(),
         of_another: BTreeSet::new(),
     };
     world.tell();
@@ -188,14 +218,8 @@ pub fn run(seed: u64) -> Result<(), String> {
         if random.chance(0.3) {
             world.drain(&mut random);
         }
-        // From there to its removal nothing waits.
-        if !world.pass()? && !world.passed.is_empty() {
-            let Some(effect) = world.publisher.next_effect() else {
-                return Err(format!("the target waits at entry {}, behind what was passed over", world.recorded));
-            };
-            world.make(&effect)?;
-            world.publisher.complete(effect.journal, Outcome::Done);
-        } else if let Some(effect) = world.publisher.next_effect() {
+        while world.pass()? {}
+        if let Some(effect) = world.publisher.next_effect() {
             let made = random.chance(0.8);
             if made {
                 world.make(&effect)?;
@@ -204,17 +228,20 @@ pub fn run(seed: u64) -> Result<(), String> {
                 // Another process goes on, which finds what this one has not recorded.
                 world.publisher = Publisher::new();
                 world.of_another.extend(world.passed.values());
+                world.vain.clear();
                 world.tell();
                 continue;
             }
             world.publisher.complete(effect.journal, if made { Outcome::Done } else { Outcome::Later });
+        } else if world.recorded < world.history.changes.len() {
+            world.waits_for_removed()?;
         }
         world.record()?;
     }
     let Some(first) = (world.recorded < world.history.changes.len()).then_some(world.recorded) else { return Ok(()) };
     match &world.history.changes[first] {
         Change::Publish { inode, version, .. } if world.history.too_large.contains(&(*inode, *version)) => {
-            match world.history.ends(first, &|of| world.drained.contains(&of)) {
+            match world.history.ends(first, &|of| world.drained.contains(&of), &world.vain) {
                 Some(last) => Err(format!("the target stands still at entry {first}, whose file entry {last} removes")),
                 None => Ok(()),
             }

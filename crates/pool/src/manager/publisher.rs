@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::drain::{Drain, drain};
 use super::protocol::Ended;
-use super::target::Target;
+use super::target::{AtName, Target};
 use super::{Manager, early};
 use crate::meta::Unavailable;
 
@@ -187,13 +187,21 @@ impl Work {
     /// Goes on behind files that were removed before the target had them; `false`: another manager publishes.
     async fn pass_over(&mut self) -> Result<bool, Unavailable> {
         while let Some(effect) = self.publisher.passable() {
-            if effect.maybe_done && !self.is_not_made(&effect.change).await.unwrap_or(false) {
+            let there = match self.at_name(&effect.change).await {
+                Ok(there) => there,
+                Err(error) => {
+                    self.manager.troubles.of(&self.target, Some(&self.target.place(&effect.change)), &error);
+                    break;
+                }
+            };
+            // A predecessor may have given it its name and not recorded that: then the removal is to find it.
+            if effect.maybe_done && there == AtName::Other {
                 break;
             }
             if let Some(of) = effect.change.publishes() {
                 self.discard(of).await;
             }
-            self.publisher.pass_over(effect.journal);
+            self.publisher.pass_over(effect.journal, there == AtName::Nothing);
             if !self.record().await? {
                 return Ok(false);
             }
@@ -201,11 +209,15 @@ impl Work {
         Ok(true)
     }
 
-    /// Whether a predecessor has certainly not made a publication. If it has, the removal is to find the file.
-    async fn is_not_made(&self, change: &Change) -> std::io::Result<bool> {
-        let (_, was) = self.was(change).await?;
+    /// What the target has at the name of a publication.
+    async fn at_name(&self, change: &Change) -> std::io::Result<AtName> {
+        let (_, was) = match self.was(change).await {
+            // Its directory is not there.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(AtName::Nothing),
+            was => was?,
+        };
         let change = change.clone();
-        on_target(&self.target, move |target| target.own(|target| target.is_not_made(&change, &was))).await
+        on_target(&self.target, move |target| target.own(|target| target.at_name(&change, &was))).await
     }
 
     async fn step(&mut self) -> Result<Step, Unavailable> {
@@ -258,22 +270,10 @@ impl Work {
         })
     }
 
-    /// Drains the most urgent files; whether all went well. Those that were removed since have their turn when no other one can be drained:
-    /// they may take the room of those.
+    /// Drains the most urgent files; whether all went well.
     async fn drain(&mut self) -> bool {
-        let files: Vec<_> = self.publisher.wanted(false).take(DRAINS).collect();
-        let (any, well) = self.drain_all(&files).await;
-        if any {
-            return well;
-        }
-        let removed: Vec<_> = self.publisher.wanted(true).take(DRAINS).collect();
-        self.drain_all(&removed).await.1 && well
-    }
-
-    /// Drains files at the same time; whether any is at the target by now, or never will be, and whether all went well.
-    async fn drain_all(&mut self, files: &[(Inode, Version)]) -> (bool, bool) {
         let mut drains = JoinSet::new();
-        for (inode, version) in files.iter().copied() {
+        for (inode, version) in self.publisher.wanted().take(DRAINS) {
             let Some(turn) = self.publisher.entry((inode, version)) else { continue };
             let (manager, target, change) = (Arc::clone(&self.manager), self.target.clone(), turn.change.clone());
             let (is_first, maybe_done) = (turn.is_first, turn.maybe_done);
@@ -290,10 +290,9 @@ impl Work {
                 (of, target.place(&change), ended)
             });
         }
-        let (mut any, mut well) = (false, true);
+        let mut well = true;
         while let Some(Ok(((inode, version), place, ended))) = drains.join_next().await {
             let at = place.display();
-            any |= matches!(ended, Ok(Drain::Done(_) | Drain::Lost | Drain::TooLong | Drain::Conflict));
             match ended {
                 Ok(Drain::Done(placed)) => {
                     self.manager.troubles.over(self.id);
@@ -322,7 +321,7 @@ impl Work {
                 }
             }
         }
-        (any, well)
+        well
     }
 
     /// Removes what is at the target of a version that never gets a name there.

@@ -5,6 +5,8 @@ mod links;
 mod special;
 mod state;
 
+pub(super) use state::AtName;
+
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
@@ -273,12 +275,6 @@ impl Target {
                 Ok(vec![None])
             }
         }
-    }
-
-    /// Whether a publication was certainly not made: its name has what the pool has put there before it, or nothing.
-    pub(super) fn is_not_made(&self, change: &Change, was: &[Option<Placed>]) -> Result<bool> {
-        let was = was.first().copied().flatten();
-        Ok(found(&self.place(change))?.is_none_or(|found| is(&found, was)))
     }
 
     /// The file that a publication gives its name: the one beside the names, or what an attempt that failed behind the rename has left there.

@@ -79,8 +79,7 @@ impl World {
                 self.drain.publisher.journalled(stored.created, *journal, change.clone());
             }
         }
-        let wanted: Vec<(Inode, Version)> =
-            [false, true].into_iter().flat_map(|removed| self.drain.publisher.wanted(removed)).collect();
+        let wanted: Vec<(Inode, Version)> = self.drain.publisher.wanted().collect();
         for (inode, version) in wanted {
             let job = Job { mount: MOUNT, inode, version };
             if self.drain.known.insert(job) {
@@ -137,7 +136,7 @@ impl World {
         if super::all_keys(&self.store).any(|(_, stored)| stored.value == Value::Entry(*inode)) {
             self.wrong(format!("{inode} {version:?} is passed over, and has a name"));
         }
-        self.drain.publisher.pass_over(effect.journal);
+        self.drain.publisher.pass_over(effect.journal, !self.target.0.contains_key(path));
         self.drain.draining.unwanted(&Job { mount: MOUNT, inode: *inode, version: *version });
         self.report.passed += 1;
     }

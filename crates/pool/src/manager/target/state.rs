@@ -1,8 +1,19 @@
-//! Whether a target is the one that was taken over.
+//! Whether a target is the one that was taken over, and what it has at a name.
 
 use std::io::{Error, Result};
 
-use super::{ASIDE, Target, found};
+use surgetank_pool_core::meta::value::{Change, Placed};
+
+use super::{ASIDE, Target, found, is};
+
+/// What a target has at a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::manager) enum AtName {
+    Nothing,
+    /// What the pool has put there last, as far as that is recorded.
+    Recorded,
+    Other,
+}
 
 impl Target {
     /// Whether it is the directory that a publisher has taken over: one without a place for files that have no name is another, and nothing is
@@ -15,6 +26,15 @@ impl Target {
         let sentence = "there is no `.surgetank` any more, since its file system is not mounted or the directory was replaced, and nothing is \
                         written there";
         Err(Error::other(sentence))
+    }
+
+    /// What is at the name of a publication, where the pool has put `was` last.
+    pub(in crate::manager) fn at_name(&self, change: &Change, was: &[Option<Placed>]) -> Result<AtName> {
+        Ok(match found(&self.place(change))? {
+            None => AtName::Nothing,
+            Some(found) if is(&found, was.first().copied().flatten()) => AtName::Recorded,
+            Some(_) => AtName::Other,
+        })
     }
 
     /// Works on the directory that was taken over. What fails since that went away meanwhile is nobody's doing, and fails with it.
