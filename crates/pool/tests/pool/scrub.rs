@@ -103,7 +103,8 @@ fn damage_that_nobody_reads_is_repaired_before_the_other_copy_dies() {
         let content = bytes(5, 6 * MIB);
         write(&client, "file", &content).await.unwrap();
         world.all_moved().await;
-        world.passes(1).await;
+        // The pass that was under way when the last chunk came, and a whole one.
+        world.passes(2).await;
         let scrubbed = world.pool.alive(0).await.scrubbed;
         assert!(scrubbed.chunks >= 6 && scrubbed.damaged == 0, "{scrubbed:?}");
         // Some of each, so that each is repaired from the other.
