@@ -184,14 +184,14 @@ impl Work {
         Ok((names, read.keys.into_iter().map(placed).collect()))
     }
 
-    /// Goes on behind files that were removed before the target had them; `false`: another manager publishes.
-    async fn pass_over(&mut self) -> Result<bool, Unavailable> {
+    /// Goes on behind files that were removed before the target had them.
+    async fn pass_over(&mut self) -> Result<Step, Unavailable> {
         while let Some(effect) = self.publisher.passable() {
             let there = match self.at_name(&effect.change).await {
                 Ok(there) => there,
                 Err(error) => {
                     self.manager.troubles.of(&self.target, Some(&self.target.place(&effect.change)), &error);
-                    break;
+                    return Ok(Step::Later);
                 }
             };
             // A predecessor may have given it its name and not recorded that: then the removal is to find it.
@@ -203,10 +203,10 @@ impl Work {
             }
             self.publisher.pass_over(effect.journal, there == AtName::Nothing);
             if !self.record().await? {
-                return Ok(false);
+                return Ok(Step::NotThePublisher);
             }
         }
-        Ok(true)
+        Ok(Step::Done)
     }
 
     /// What the target has at the name of a publication.
@@ -234,9 +234,7 @@ impl Work {
             self.manager.troubles.of(&self.target, None, &error);
             return Ok(Step::Gone);
         }
-        if waiting && !self.pass_over().await? {
-            return Ok(Step::NotThePublisher);
-        }
+        let passed = if waiting { self.pass_over().await? } else { Step::Done };
         let drained = !waiting || self.drain().await;
         let published = if waiting { self.make_changes().await? } else { Step::Done };
         self.drafts |= waiting;
@@ -263,9 +261,9 @@ impl Work {
             }
             return Ok(Step::Nothing(read.revision));
         }
-        Ok(match (drained, published) {
-            (_, Step::NotThePublisher) => Step::NotThePublisher,
-            (true, Step::Done) => Step::Done,
+        Ok(match (passed, drained, published) {
+            (Step::NotThePublisher, ..) | (.., Step::NotThePublisher) => Step::NotThePublisher,
+            (Step::Done, true, Step::Done) => Step::Done,
             _ => Step::Later,
         })
     }
