@@ -37,7 +37,9 @@ fn parent(process: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::os::unix::fs::MetadataExt;
+    use std::process::Stdio;
 
     use super::*;
 
@@ -46,11 +48,13 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let inode = file.metadata().unwrap().ino();
         let own = std::process::id();
-        let child = std::process::Command::new("sleep").arg("60").spawn();
-        let mut child = child.unwrap();
+        let mut child = std::process::Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let again = file.try_clone().unwrap();
         drop(file);
         assert!(have(own, inode) && have(child.id(), inode));
+        // The kernel lets the parent go on before it closes what a program is not to have: one that answers has begun.
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         assert!(!has(child.id(), inode), "it is closed when a program is started");
         drop(again);
         assert!(!have(own, inode) && !have(child.id(), inode));

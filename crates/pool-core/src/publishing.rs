@@ -3,8 +3,10 @@
 //! Programs commit a checkpoint by an order: data first, then a marker or a rename. So the target sees the changes of a mount
 //! strictly in the order in which they were committed; only the bytes, which take long, are brought there ahead of it, under temporary
 //! names. A file that was removed before its bytes were there is passed over, if nothing that the target has is moved or removed before that
-//! removal has its turn, and nothing that stays is waited for: the target keeps what it has, and then has what the pool had. One process publishes a mount. The next one that does may find the first entry done already: its predecessor ended
-//! between the change and the record of it. So may one whose attempt has failed behind the change.
+//! removal has its turn, and nothing that stays is waited for: the target keeps what it has, and then has what the pool had.
+//!
+//! One process publishes a mount. The next one that does may find the first entry done already: its predecessor ended between the change and
+//! the record of it. So may one whose attempt has failed behind the change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -88,6 +90,9 @@ impl Draft {
         }
     }
 }
+
+/// Entries that may lie between a file that is passed over and its removal, at most: they are looked at for each such file.
+const BETWEEN: usize = 4096;
 
 /// Where in the journal an entry is: when it was written, and its number.
 type At = (Revision, u64);
@@ -184,7 +189,8 @@ impl Publisher {
     }
 
     /// The first entry, if it publishes a file that was removed since, whose bytes are not there, and that can be
-    /// [passed over](Publisher::pass_over): up to the removal nothing that the target has is moved or removed, and nothing is waited for that is not removed as well.
+    /// [passed over](Publisher::pass_over): up to the removal nothing that the target has is moved or removed, and nothing is waited for that
+    /// is not removed as well.
     #[must_use]
     pub fn passable(&self) -> Option<Effect> {
         let (at, (change, stage)) = self.entries.first_key_value()?;
@@ -195,7 +201,7 @@ impl Publisher {
         if !stage.waits() || is_there || self.never.contains_key(&of) {
             return None;
         }
-        let mut between = self.entries.range((Excluded(*at), Excluded(removal)));
+        let between = self.entries.range((Excluded(*at), Excluded(removal)));
         let may_follow = |(at, (change, _)): (&At, &(Change, Stage))| match change {
             // Another version of it is passed over as well.
             Change::Publish { inode: other, path: at, .. } if other == inode && at == path => true,
@@ -207,7 +213,8 @@ impl Publisher {
             }),
         };
         let effect = || Effect { journal: at.1, change: change.clone(), maybe_done: !self.fresh };
-        between.all(may_follow).then(effect)
+        let mut between = between.enumerate();
+        between.all(|(number, entry)| number < BETWEEN && may_follow(entry)).then(effect)
     }
 
     /// The target goes on without what [`Publisher::passable`] has found. `is_free`: it has nothing at that name. The removal then finds

@@ -3,18 +3,28 @@
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
+use bytes::Bytes;
+use surgetank_pool_core::benefactor::holdings::{Entry, Instance};
 use surgetank_pool_core::benefactor::scrub::Config;
 use surgetank_pool_core::benefactor::{Buffers, Holdings};
-use surgetank_pool_core::id::Incarnation;
+use surgetank_pool_core::id::{Incarnation, Inode, SessionId};
 use tokio::sync::Semaphore;
 
 use super::ssd::Tier;
 use super::{Benefactor, Memory, Scrubbing};
-use crate::chunks::CHUNK;
+use crate::chunks::{CHUNK, Put};
 use crate::security::Credentials;
 use crate::security::token::Key;
 
 pub(super) const LIFE: Incarnation = Incarnation(1);
+
+/// A chunk of its own number, of one byte over and over.
+pub(super) fn put(number: u64, byte: u8, length: u32) -> Put {
+    let bytes = Bytes::from(vec![byte; length as usize]);
+    let instance = Instance { session: SessionId(1), number };
+    let entry = Entry { instance, length, crc: crc32c::crc32c(&bytes) };
+    Put { incarnation: LIFE, inode: Inode(9), entry, bytes }
+}
 
 /// Of memory, and an SSD if there is one.
 pub(super) fn benefactor(tier: Option<Tier>, scrub: Option<Config>) -> Benefactor {

@@ -90,19 +90,13 @@ impl Benefactor {
 mod tests {
     use std::sync::Arc;
 
-    use bytes::Bytes;
-    use surgetank_pool_core::benefactor::holdings::{Entry, Instance};
-    use surgetank_pool_core::id::{Inode, SessionId};
     use tokio::task::JoinHandle;
 
-    use super::super::fixture::{LIFE, benefactor};
+    use super::super::fixture::{self, benefactor};
     use super::*;
 
     fn put(number: u64) -> Put {
-        let bytes = Bytes::from(vec![7; 1 << 20]);
-        let instance = Instance { session: SessionId(1), number };
-        let entry = Entry { instance, length: 1 << 20, crc: crc32c::crc32c(&bytes) };
-        Put { incarnation: LIFE, inode: Inode(9), entry, bytes }
+        fixture::put(number, 7, 1 << 20)
     }
 
     #[tokio::test]

@@ -108,8 +108,7 @@ impl Benefactor {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, SealOrder, Table};
+    use surgetank_pool_core::benefactor::holdings::{GroupOf, Instance, SealOrder, Table};
     use surgetank_pool_core::id::{Inode, SessionId, Version};
 
     use super::super::fixture::{self, LIFE};
@@ -130,10 +129,7 @@ mod tests {
     }
 
     fn put_of(number: u64, byte: u8) -> Put {
-        let bytes = Bytes::from(vec![byte; 70_000]);
-        let instance = Instance { session: SessionId(1), number };
-        let entry = Entry { instance, length: 70_000, crc: crc32c::crc32c(&bytes) };
-        Put { incarnation: LIFE, inode: Inode(9), entry, bytes }
+        fixture::put(number, byte, 70_000)
     }
 
     /// Changes a byte of a chunk in memory.

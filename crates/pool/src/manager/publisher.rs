@@ -235,6 +235,9 @@ impl Work {
             return Ok(Step::Gone);
         }
         let passed = if waiting { self.pass_over().await? } else { Step::Done };
+        if matches!(passed, Step::NotThePublisher) {
+            return Ok(passed);
+        }
         let drained = !waiting || self.drain().await;
         let published = if waiting { self.make_changes().await? } else { Step::Done };
         self.drafts |= waiting;
@@ -262,7 +265,7 @@ impl Work {
             return Ok(Step::Nothing(read.revision));
         }
         Ok(match (passed, drained, published) {
-            (Step::NotThePublisher, ..) | (.., Step::NotThePublisher) => Step::NotThePublisher,
+            (.., Step::NotThePublisher) => Step::NotThePublisher,
             (Step::Done, true, Step::Done) => Step::Done,
             _ => Step::Later,
         })

@@ -196,8 +196,7 @@ fn a_target_that_is_full_keeps_a_writer_waiting_and_loses_nothing() {
         });
         tokio::time::sleep(std::time::Duration::from_secs(4)).await;
         assert!(!writing.is_finished(), "there is no room");
-        let more = std::process::Command::new("mount").args(["-o", "remount,size=200m"]).arg(pool.target()).status();
-        assert!(more.unwrap().success());
+        Small::remount(&pool.target(), "size=200m");
         let writer = writing.await.unwrap();
         same("while it is open", &read(&client, "file").await.unwrap(), &content);
         writer.close().await.unwrap();

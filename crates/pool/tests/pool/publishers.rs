@@ -204,8 +204,7 @@ fn a_file_that_cannot_be_drained_early_has_one_draft() {
         }
         let made = look();
         assert!((1..=commits).contains(&made), "{commits} commits, {drafts:?}");
-        let more = std::process::Command::new("mount").args(["-o", "remount,size=200m"]).arg(pool.target()).status();
-        assert!(more.unwrap().success());
+        Small::remount(&pool.target(), "size=200m");
         writer.write(&bytes(3, 20 * MIB)).await.unwrap();
         content.extend(bytes(3, 20 * MIB));
         writer.sync().await.unwrap();

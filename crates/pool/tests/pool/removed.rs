@@ -79,8 +79,7 @@ fn a_full_target_keeps_the_checkpoint_that_it_has_until_the_next_one_is_there() 
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             assert_eq!(names(&pool.target()), ["c0"], "it is the only whole one");
         }
-        let more = std::process::Command::new("mount").args(["-o", "remount,size=64m"]).arg(pool.target()).status();
-        assert!(more.unwrap().success());
+        Small::remount(&pool.target(), "size=64m");
         drained(&pool, &client, "c2", &bytes(3, 12 * MIB)).await;
         until("the others are gone", async || names(&pool.target()) == ["c2"]).await;
     });

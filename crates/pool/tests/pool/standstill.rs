@@ -73,8 +73,7 @@ fn a_full_target_is_named_with_its_reason_and_failed_attempts_are_no_rate() {
         let said = log.lines_with(large.to_str().unwrap());
         assert!((1..=2).contains(&said.len()), "{said:?}");
         assert!(said[0].contains("No space left on device") && said[0].contains("make room there"), "{said:?}");
-        let more = std::process::Command::new("mount").args(["-o", "remount,size=200m"]).arg(pool.target()).status();
-        assert!(more.unwrap().success());
+        Small::remount(&pool.target(), "size=200m");
         drained(&pool, &client, "run/large", &bytes(2, 20 * MIB)).await;
         assert_eq!(standstill(&client).await, None);
         assert!(client.status().await.unwrap().drain_bytes_s >= 1 << 20);

@@ -439,13 +439,12 @@ impl Tier {
 mod tests {
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-    use bytes::Bytes;
     use surgetank_pool_core::benefactor::holdings::{GroupOf, SealOrder};
     use surgetank_pool_core::id::{BenefactorId, SessionId, Version};
 
-    use super::super::super::fixture::{LIFE, benefactor};
+    use super::super::super::fixture::{self, benefactor};
     use super::*;
-    use crate::chunks::{Put, Reply};
+    use crate::chunks::Reply;
 
     const OF: TableOf = (GroupOf { inode: Inode(9), group: 0 }, Version(1), SessionId(1));
 
@@ -499,12 +498,9 @@ mod tests {
     }
 
     fn put(benefactor: &Benefactor, number: u64, length: u32) -> Entry {
-        let bytes = Bytes::from(vec![7; length as usize]);
-        let instance = Instance { session: SessionId(1), number };
-        let entry = Entry { instance, length, crc: crc32c::crc32c(&bytes) };
-        let put = Put { incarnation: LIFE, inode: Inode(9), entry, bytes };
+        let put = fixture::put(number, 7, length);
         assert!(matches!(benefactor.put(&put, None), Reply::Stored(_)));
-        entry
+        put.entry
     }
 
     #[test]

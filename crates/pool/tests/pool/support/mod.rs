@@ -526,6 +526,13 @@ impl Small {
         let mounted = mount.args(["-t", "tmpfs", "-o", options, "small"]).arg(at).status();
         mounted.is_ok_and(|status| status.success()).then(|| Self(at.to_owned()))
     }
+
+    /// It has other options from now on, such as another size.
+    pub fn remount(at: &Path, options: &str) {
+        let mut mount = std::process::Command::new("mount");
+        let mounted = mount.args(["-o", &format!("remount,{options}")]).arg(at).status();
+        assert!(mounted.unwrap().success());
+    }
 }
 
 impl Drop for Small {
