@@ -148,13 +148,9 @@ impl Held {
     /// The room that it takes.
     fn takes(&self) -> Taken {
         let memory = if self.piece.is_some() { self.length.into() } else { 0 };
-        let Taken { ssd, .. } = if self.on_ssd || self.moving { self.takes_on_ssd() } else { Taken::default() };
-        Taken { memory, ssd }
-    }
-
-    /// What it takes of an SSD.
-    fn takes_on_ssd(&self) -> Taken {
-        Taken { memory: 0, ssd: bytes_on_ssd(self.length) }
+        let record = bytes_on_ssd(self.length);
+        let (ssd, to_ssd) = if self.on_ssd || self.moving { (record, 0) } else { (0, record) };
+        Taken { memory, ssd, to_ssd }
     }
 
     /// Its session still may name what takes memory.
@@ -239,8 +235,8 @@ impl Holdings {
         }
     }
 
-    /// A chunk comes in.
-    pub fn put(&mut self, put: &Put) -> Admission {
+    /// A chunk comes in; so many bytes of the SSD are free.
+    pub fn put(&mut self, put: &Put, free_ssd: u64) -> Admission {
         let instance = put.entry.instance;
         if put.incarnation != self.incarnation {
             return Admission::Stale;
@@ -253,10 +249,10 @@ impl Holdings {
         }
         match self.held.get(&instance) {
             // Its session has it still, as long as it is not committed.
-            Some(held) if held.damaged => self.replace_damaged(put, false),
+            Some(held) if held.damaged => self.replace_damaged(put, false, free_ssd),
             Some(held) if held.complete => Admission::Here,
             Some(_) => Admission::Coming,
-            None => self.reserve(put, (true, false), false),
+            None => self.reserve(put, (true, false), false, free_ssd),
         }
     }
 
@@ -401,21 +397,23 @@ impl Holdings {
         }
         let free = free.filter(|_| self.ssd)?;
         let rooms = &self.rooms;
-        let may = |owner: Owner| owner.may_take(rooms.of(owner.mount).ssd, free);
+        let may = |owner: Owner| owner.may_take(rooms.of(owner.mount).ssd, free, false);
         let piece = self.buffers.next_drain(may)?;
         let instance = *self.at.get(&piece)?;
         let held = self.held.get_mut(&instance)?;
+        self.rooms.free_up(held.mount, held.takes());
         held.moving = true;
-        self.rooms.take(held.mount, held.takes_on_ssd());
+        self.rooms.take(held.mount, held.takes());
         Some(Effect::Move(instance, piece))
     }
 
     /// A chunk is on SSD, as durable as that is; or could not be written.
     pub fn moved(&mut self, instance: Instance, done: bool) {
         let Some(held) = self.held.get_mut(&instance).filter(|held| held.moving) else { return };
+        self.rooms.free_up(held.mount, held.takes());
         (held.moving, held.on_ssd) = (false, done);
+        self.rooms.take(held.mount, held.takes());
         if !done {
-            self.rooms.free_up(held.mount, held.takes_on_ssd());
             held.piece.into_iter().for_each(|piece| self.buffers.drain_failed(piece));
         }
         self.drop_if_unused(instance);
@@ -452,11 +450,12 @@ impl Holdings {
     }
 
     /// Room for a chunk, for its session (`draft`) or for repair (`copying`); `repairs`: see [`Owner`].
-    fn reserve(&mut self, put: &Put, (draft, copying): (bool, bool), repairs: bool) -> Admission {
+    fn reserve(&mut self, put: &Put, (draft, copying): (bool, bool), repairs: bool, free_ssd: u64) -> Admission {
         let Entry { instance, length, crc } = put.entry;
         let mount = put.mount.or_else(|| self.held.get(&instance)?.mount);
         let owner = Owner { mount, repairs };
-        if !owner.may_take(self.rooms.of(mount).memory, self.buffers.free()) {
+        let passes_on = self.ssd && self.credits_on_ssd(mount, free_ssd) > 0;
+        if !owner.may_take(self.rooms.of(mount).memory, self.buffers.free(), passes_on) {
             // As where there is no room for anybody: what is there can be moved meanwhile.
             if self.ssd && !planted(Bug::RefusedWithoutClosing) {
                 self.buffers.close_filling();
@@ -552,15 +551,16 @@ impl Holdings {
         }
         let unused = !held.is_wanted();
         self.drafts_in_memory -= u64::from(held.is_draft_in_memory() && (unused || held.on_ssd));
+        self.rooms.free_up(held.mount, held.takes());
         if let Some(piece) = held.piece.take_if(|_| unused || held.on_ssd) {
             self.at.remove(&piece);
-            self.rooms.free_up(held.mount, Taken { memory: held.length.into(), ssd: 0 });
             self.buffers.gone(piece);
         }
-        if unused && let Some(held) = self.held.remove(&instance) {
+        if !unused {
+            self.rooms.take(held.mount, held.takes());
+        } else if let Some(held) = self.held.remove(&instance) {
             self.rooms.went(instance, &held);
             if held.on_ssd {
-                self.rooms.free_up(held.mount, held.takes());
                 self.effects.push_back(Effect::FreeSsd(instance));
             }
         }

@@ -212,12 +212,13 @@ impl World {
         let mount = (!self.random.chance(0.1)).then_some(mount_of(of.inode));
         let put = Put { incarnation: LIFE, inode: of.inode, mount, entry };
         let (has, free) = (self.holdings.taken(mount).memory, self.holdings.free());
+        let (free_ssd, most) = (self.free_ssd(), self.factor(mount, 0) * free);
         // Now and then it comes after its session has written it elsewhere.
         let is_late = self.random.chance(0.1);
         if is_late {
             self.holdings.withdraw_for_good(instance);
         }
-        let admission = self.holdings.put(&put);
+        let admission = self.holdings.put(&put, free_ssd);
         if is_late {
             return match admission {
                 Admission::Withdrawn => Ok(()),
@@ -225,7 +226,7 @@ impl World {
             };
         }
         if let Admission::Room(piece) = admission {
-            is_divided("taken", has, FACTOR * free)?;
+            is_divided("taken", has, most)?;
             self.rooms.insert(instance, (of.inode, mount, length.into()));
             self.coming.push((instance, piece));
             let chunk = u32::try_from(self.random.below(self.chunks)).unwrap_or_default();
@@ -332,7 +333,8 @@ impl World {
         }
         for entry in part.values() {
             let put = Put { incarnation: LIFE, inode: of.inode, mount: None, entry: *entry };
-            match self.holdings.put_copy(&put) {
+            let free_ssd = self.free_ssd();
+            match self.holdings.put_copy(&put, free_ssd) {
                 Admission::Room(piece) => {
                     // One that takes the place of a damaged one is its mount's.
                     let mount = self.rooms.get(&entry.instance).and_then(|(_, mount, _)| *mount);
@@ -479,7 +481,7 @@ impl World {
     /// What it promises leaves room for half of what is not committed and has no room on SSD. Some of it may lie there already.
     fn leaves_room(&self) -> Result<(), String> {
         let all = self.allowance();
-        let free_ssd = if self.has_ssd { self.free_ssd() } else { 0 };
+        let free_ssd = self.free_ssd();
         let promised = self.holdings.spare_credits(Some(MountId(1)), free_ssd);
         let drafts = self.holdings.drafts().count() as u64;
         let least = all.saturating_sub((drafts / 2).saturating_sub(free_ssd / on_ssd(CHUNK)));
@@ -493,13 +495,36 @@ impl World {
     fn allowance(&self) -> u64 {
         let (mut has, mut free) = (self.holdings.taken(Some(MountId(1))).memory, self.holdings.free());
         let mut may = 0;
-        while may < self.holdings.credits() && (has == 0 || has < FACTOR * free) {
+        while may < self.holdings.credits() && (has == 0 || has < self.factor(Some(MountId(1)), may) * free) {
             (has, free, may) = (has + CHUNK, free - CHUNK, may + 1);
         }
         may
     }
 
+    /// What sessions of a mount may have in memory, as a multiple of what is free: more, while the SSD has room for all that it has there and
+    /// a chunk behind so many more.
+    fn factor(&self, mount: Option<MountId>, more: u64) -> u64 {
+        let to_ssd = |of: &dyn Fn(Option<MountId>) -> bool| -> u64 {
+            let in_memory = self.in_memory_alone();
+            in_memory.filter(|(_, mount, _)| of(*mount)).map(|(.., length)| on_ssd(length)).sum()
+        };
+        let more = more * on_ssd(CHUNK);
+        let free = self.free_ssd().saturating_sub(to_ssd(&|_| true)).saturating_sub(more);
+        let has = self.on_ssd(mount) + to_ssd(&|of| of == mount) + more;
+        if free >= on_ssd(CHUNK) && has < FACTOR * free { FACTOR * FACTOR } else { FACTOR }
+    }
+
+    /// Whose each chunk is that is neither on the SSD nor written there, and its bytes.
+    fn in_memory_alone(&self) -> impl Iterator<Item = (Inode, Option<MountId>, u64)> {
+        let is_there = |of: &Instance| self.ssd.contains(of) || self.moving.iter().any(|(moving, _)| moving == of);
+        self.holdings.instances().filter(move |of| !is_there(of)).map(|of| self.rooms[&of])
+    }
+
+    /// Nothing where there is no SSD.
     fn free_ssd(&self) -> u64 {
+        if !self.has_ssd {
+            return 0;
+        }
         let there: BTreeSet<Instance> = self.ssd.iter().copied().chain(self.moving.iter().map(|(of, _)| *of)).collect();
         SSD.saturating_sub(there.iter().map(|instance| on_ssd(self.rooms[instance].2)).sum())
     }
@@ -520,16 +545,19 @@ impl World {
     /// What each mount has taken is what is there of it.
     fn counts_rooms(&self) -> Result<(), String> {
         for mount in [None, Some(MountId(1)), Some(MountId(2))] {
-            let Taken { memory, ssd } = self.holdings.taken(mount);
+            let Taken { memory, ssd, to_ssd } = self.holdings.taken(mount);
             let mine = |instance: &Instance| self.rooms[instance].1 == mount;
             let of_mount: Vec<Instance> = self.holdings.instances().filter(mine).collect();
             let bytes = |of: &Instance| self.rooms[of].2;
             let most: u64 = of_mount.iter().map(bytes).sum();
             let least: u64 = of_mount.iter().filter(|of| !self.ssd.contains(of)).map(bytes).sum();
-            if !(least..=most).contains(&memory) || ssd != self.on_ssd(mount) {
-                let there = self.on_ssd(mount);
+            let there = self.on_ssd(mount);
+            let alone: u64 =
+                self.in_memory_alone().filter(|(_, of, _)| *of == mount).map(|(.., length)| on_ssd(length)).sum();
+            if !(least..=most).contains(&memory) || (ssd, to_ssd) != (there, alone) {
                 return Err(format!(
-                    "mount {mount:?} has {least} to {most} bytes in memory and {there} on SSD, and {memory} and {ssd} count"
+                    "mount {mount:?} has {least} to {most} bytes in memory and {there} on SSD, where {alone} more may go, and \
+                     {memory}, {ssd} and {to_ssd} count"
                 ));
             }
         }
@@ -559,7 +587,7 @@ impl World {
                 None => break,
             }
         }
-        if self.holdings.spare_credits(Some(MountId(1)), 0) != self.allowance() {
+        if self.holdings.spare_credits(Some(MountId(1)), self.free_ssd()) != self.allowance() {
             return Err("room is left for drafts that are no more".to_owned());
         }
         let left: Vec<Instance> = self.holdings.instances().collect();

@@ -147,7 +147,7 @@ impl World {
         let entry = Entry { instance, length, crc: 7 };
         let of = GroupOf { inode: Inode(number), group: 0 };
         let put = Put { incarnation: LIFE, inode: of.inode, mount: None, entry };
-        if let Admission::Room(piece) = self.holdings.put(&put) {
+        if let Admission::Room(piece) = self.holdings.put(&put, 0) {
             self.holdings.stored(instance, true);
             self.memory.insert(instance, piece);
             self.chunks.insert(instance, Chunk { entry, of, sealed: false });
@@ -160,7 +160,7 @@ impl World {
         let table = Table::from([(0, entry)]);
         let mut sealed = self.holdings.seal(of, Version(1), SESSION, SealOrder::default(), table.clone());
         if sealed.is_err() {
-            match self.holdings.put(&Put { incarnation: LIFE, inode: of.inode, mount: None, entry }) {
+            match self.holdings.put(&Put { incarnation: LIFE, inode: of.inode, mount: None, entry }, 0) {
                 Admission::Room(piece) => self.brought(entry.instance, piece),
                 // A reader has it, or there is no room.
                 Admission::Full => return Ok(()),
@@ -206,7 +206,7 @@ impl World {
                 return Err(format!("{entry:?} counts as damaged, and is not"));
             }
             let Admission::Room(piece) =
-                self.holdings.put_copy(&Put { incarnation: LIFE, inode: of.inode, mount: None, entry })
+                self.holdings.put_copy(&Put { incarnation: LIFE, inode: of.inode, mount: None, entry }, 0)
             else {
                 continue;
             };

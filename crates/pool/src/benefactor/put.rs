@@ -53,7 +53,7 @@ impl Benefactor {
     fn admit(&self, put: &Put, mount: Option<MountId>) -> Reply {
         let entry = put.entry;
         let asked = holdings::Put { incarnation: put.incarnation, inode: put.inode, mount, entry };
-        let admission = self.holdings().put(&asked);
+        let admission = self.holdings().put(&asked, self.free_ssd());
         match admission {
             Admission::Room(piece) => {
                 // SAFETY: the piece was reserved for this chunk alone, and nobody reads it before it counts as stored.
@@ -77,12 +77,16 @@ impl Benefactor {
 
     /// What sessions of a mount are told.
     fn spare(&self, holdings: &Holdings, mount: Option<MountId>) -> Spare {
-        let free_ssd = self.tier.as_ref().map(|tier| tier.room().0);
         let memory = match planted(Bug::RoomUncounted) {
             true => holdings.credits(),
-            false => holdings.spare_credits(mount, free_ssd.unwrap_or(0)),
+            false => holdings.spare_credits(mount, self.free_ssd()),
         };
-        Spare { memory, ssd: free_ssd.map(|free| holdings.credits_on_ssd(mount, free)) }
+        Spare { memory, ssd: self.tier.as_ref().map(|tier| holdings.credits_on_ssd(mount, tier.room().0)) }
+    }
+
+    /// Bytes of the SSD that are free.
+    pub(super) fn free_ssd(&self) -> u64 {
+        self.tier.as_ref().map_or(0, |tier| tier.room().0)
     }
 }
 

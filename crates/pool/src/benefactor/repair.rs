@@ -30,7 +30,7 @@ impl Benefactor {
         }
         for (chunk, entry, source) in copy.part {
             let put = holdings::Put { incarnation: self.incarnation, inode: copy.of.0.inode, mount: copy.mount, entry };
-            let admission = self.holdings().put_copy(&put);
+            let admission = self.holdings().put_copy(&put, self.free_ssd());
             let piece = match admission {
                 Admission::Room(piece) => piece,
                 Admission::Here => continue,

@@ -58,14 +58,15 @@ impl Holdings {
         holdings
     }
 
-    /// A copy of a chunk comes in from another benefactor, for a version that the store has. Its session may have ended.
-    pub fn put_copy(&mut self, put: &Put) -> Admission {
+    /// A copy of a chunk comes in from another benefactor, for a version that the store has. Its session may have ended. So many
+    /// bytes of the SSD are free.
+    pub fn put_copy(&mut self, put: &Put, free_ssd: u64) -> Admission {
         if put.incarnation != self.incarnation {
             return Admission::Stale;
         }
         let instance = put.entry.instance;
         if self.held.get(&instance).is_some_and(|held| held.damaged) {
-            return self.replace_damaged(put, true);
+            return self.replace_damaged(put, true, free_ssd);
         }
         if let Some(held) = self.held.get_mut(&instance) {
             // One that came damaged goes, and comes anew.
@@ -75,7 +76,7 @@ impl Holdings {
             held.copying = true;
             return if held.complete { Admission::Here } else { Admission::Coming };
         }
-        self.reserve(put, (false, true), true)
+        self.reserve(put, (false, true), true, free_ssd)
     }
 
     /// A place of a version of a group moves here: these are the chunks that it has. They are added to the table of that version if what
@@ -137,7 +138,7 @@ impl Holdings {
     }
 
     /// The same writing comes again in the place of one that is damaged.
-    pub(super) fn replace_damaged(&mut self, put: &Put, copying: bool) -> Admission {
+    pub(super) fn replace_damaged(&mut self, put: &Put, copying: bool, free_ssd: u64) -> Admission {
         let instance = put.entry.instance;
         let Some(held) = self.held.get(&instance) else { return Admission::Full };
         // Whoever reads or moves it still uses its former room.
@@ -145,7 +146,7 @@ impl Holdings {
             return Admission::Full;
         }
         let former = held.clone();
-        let admission = self.reserve(put, (former.draft, former.copying || copying), true);
+        let admission = self.reserve(put, (former.draft, former.copying || copying), true, free_ssd);
         if !matches!(admission, Admission::Room(_)) {
             return admission;
         }

@@ -14,19 +14,38 @@ pub struct Taken {
     pub memory: u64,
     /// Of the SSD; what is being written there counts.
     pub ssd: u64,
+    /// Of the SSD, once what is in memory alone is there.
+    pub to_ssd: u64,
+}
+
+impl Taken {
+    const fn and(self, more: Self) -> Self {
+        Self { memory: self.memory + more.memory, ssd: self.ssd + more.ssd, to_ssd: self.to_ssd + more.to_ssd }
+    }
+
+    /// Planted bugs end what is under way twice.
+    const fn without(self, less: Self) -> Self {
+        Self {
+            memory: self.memory.saturating_sub(less.memory),
+            ssd: self.ssd.saturating_sub(less.ssd),
+            to_ssd: self.to_ssd.saturating_sub(less.to_ssd),
+        }
+    }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Rooms {
     taken: BTreeMap<Option<MountId>, Taken>,
+    /// All mounts' together.
+    all: Taken,
     /// What is of no known mount.
     unknown: BTreeMap<Inode, BTreeSet<Instance>>,
 }
 
 impl Rooms {
     pub(super) const fn new() -> Self {
-        Self { taken: BTreeMap::new(), unknown: BTreeMap::new() }
+        Self { taken: BTreeMap::new(), all: Taken { memory: 0, ssd: 0, to_ssd: 0 }, unknown: BTreeMap::new() }
     }
 
     pub(super) fn of(&self, mount: Option<MountId>) -> Taken {
@@ -35,7 +54,7 @@ impl Rooms {
 
     pub(super) fn take(&mut self, mount: Option<MountId>, more: Taken) {
         let taken = self.taken.entry(mount).or_default();
-        (taken.memory, taken.ssd) = (taken.memory + more.memory, taken.ssd + more.ssd);
+        (*taken, self.all) = (taken.and(more), self.all.and(more));
     }
 
     pub(super) fn free_up(&mut self, mount: Option<MountId>, less: Taken) {
@@ -43,8 +62,7 @@ impl Rooms {
             return;
         }
         let Some(taken) = self.taken.get_mut(&mount) else { return };
-        // Planted bugs end what is under way twice.
-        (taken.memory, taken.ssd) = (taken.memory.saturating_sub(less.memory), taken.ssd.saturating_sub(less.ssd));
+        (*taken, self.all) = (taken.without(less), self.all.without(less));
         if *taken == Taken::default() {
             self.taken.remove(&mount);
         }
@@ -79,17 +97,22 @@ impl Holdings {
     /// dies, each of the two gets half as much more as it has. What goes to an SSD with so many free bytes needs none.
     #[must_use]
     pub fn spare_credits(&self, mount: Option<MountId>, free_ssd: u64) -> u64 {
-        let (has, free) = (self.rooms.of(mount).memory, self.buffers.free());
-        let may = sharing::allowance(has, free, self.buffers.chunk()).min(self.credits());
-        let moves = free_ssd / super::bytes_on_ssd(u32::try_from(self.buffers.chunk()).unwrap_or(u32::MAX));
+        let (has, free, chunk) = (self.rooms.of(mount).memory, self.buffers.free(), self.buffers.chunk());
+        let passed_on = sharing::allowance(has, free, chunk, true).min(self.credits_on_ssd(mount, free_ssd));
+        let may = sharing::allowance(has, free, chunk, false).max(passed_on).min(self.credits());
+        let moves = free_ssd / self.chunk_on_ssd();
         may.saturating_sub((self.drafts_in_memory / 2).saturating_sub(moves))
     }
 
-    /// Chunks of a mount for which an SSD has room of which so many bytes are free, beside what the mount has in memory.
+    /// Chunks of a mount for which an SSD has room of which so many bytes are free, beside all that is in memory.
     #[must_use]
     pub fn credits_on_ssd(&self, mount: Option<MountId>, free: u64) -> u64 {
-        let Taken { memory, ssd } = self.rooms.of(mount);
-        sharing::allowance(memory + ssd, free.saturating_sub(memory), self.buffers.chunk())
+        let Taken { ssd, to_ssd, .. } = self.rooms.of(mount);
+        sharing::allowance(ssd + to_ssd, free.saturating_sub(self.rooms.all.to_ssd), self.chunk_on_ssd(), false)
+    }
+
+    fn chunk_on_ssd(&self) -> u64 {
+        super::bytes_on_ssd(u32::try_from(self.buffers.chunk()).unwrap_or(u32::MAX))
     }
 
     /// Bytes of memory in no chunk.

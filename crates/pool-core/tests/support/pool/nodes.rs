@@ -15,6 +15,9 @@ use surgetank_pool_core::placement::{Candidate, Lent, Place};
 use super::clients::FromNode;
 use super::{CHUNK, Event, World};
 
+/// Bytes of an SSD that are free: it always has room.
+pub(super) const FREE_SSD: u64 = u64::MAX;
+
 /// What a benefactor is asked.
 #[derive(Clone)]
 pub enum ToNode {
@@ -161,7 +164,10 @@ impl World {
                 let Some(node) = self.nodes.get_mut(&id) else { return };
                 let Some(holdings) = node.holdings.as_mut() else { return };
                 let instance = put.entry.instance;
-                let admission = if from.is_some() { holdings.put_copy(&put) } else { holdings.put(&put) };
+                let admission = match from {
+                    Some(_) => holdings.put_copy(&put, FREE_SSD),
+                    None => holdings.put(&put, FREE_SSD),
+                };
                 let answer = match admission {
                     Admission::Room(piece) => {
                         node.memory.insert((piece.buffer, piece.offset), if intact { instance.number } else { 0 });
@@ -231,7 +237,7 @@ impl World {
         loop {
             let Some(node) = self.nodes.get_mut(&id) else { return };
             let incarnation = node.incarnation;
-            let Some(effect) = node.holdings.as_mut().and_then(|holdings| holdings.next_effect(Some(u64::MAX))) else {
+            let Some(effect) = node.holdings.as_mut().and_then(|holdings| holdings.next_effect(Some(FREE_SSD))) else {
                 break;
             };
             match effect {

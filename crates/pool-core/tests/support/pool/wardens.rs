@@ -14,6 +14,7 @@ use surgetank_pool_core::meta::{Key, Prefix, Role};
 use surgetank_pool_core::placement::{Layout, Place, Stripe, substitute};
 use surgetank_pool_core::repair::{Config, InStore, Inventory, Job, Of, Repair, reconcile};
 
+use super::nodes::FREE_SSD;
 use super::{Asker, Event, World};
 use surgetank_pool_core::placement::Media;
 
@@ -336,7 +337,7 @@ impl World {
                 return self.fail_job(job.id);
             };
             let put = Put { incarnation: to.incarnation, inode: job.of.group.inode, mount: None, entry: *entry };
-            match holdings.put_copy(&put) {
+            match holdings.put_copy(&put, FREE_SSD) {
                 Admission::Room(piece) => {
                     holdings.stored(entry.instance, true);
                     node.store_chunk(piece, content.unwrap_or_default());
