@@ -141,27 +141,34 @@ impl Whereabouts {
     }
 }
 
-/// Where a directory with this path may be while these moves are not on record.
-fn places(path: &Path, moved: &[(Key, Stored)]) -> Vec<Path> {
-    let mut moves: Vec<&Stored> = moved.iter().map(|(_, stored)| stored).collect();
-    moves.sort_by_key(|stored| std::cmp::Reverse(stored.created));
+/// Where the target may have what has this path now, while these entries of the journal are not on record. Of the oldest that names
+/// something anew nobody knows: so there are one or two places, in this order.
+#[must_use]
+pub fn places(path: &Path, waiting: &[(Key, Stored)]) -> Vec<Path> {
+    let mut waiting: Vec<&(Key, Stored)> = waiting.iter().collect();
+    waiting.sort_by_key(|(key, stored)| std::cmp::Reverse((stored.created, key)));
+    let mut named: Vec<(&Path, &Path)> = waiting
+        .iter()
+        .filter_map(|(_, stored)| match &stored.value {
+            Value::Journal(Change::Rename { from, to } | Change::Link { from, to }) => Some((from, to)),
+            _ => None,
+        })
+        .collect();
     if planted(Bug::MoveIgnored) {
-        moves.clear();
+        named.clear();
     }
-    let mut places = vec![before(path, &moves)];
-    moves.pop();
-    places.push(before(path, &moves));
+    let mut places = vec![before(path, &named)];
+    named.pop();
+    places.push(before(path, &named));
     places.dedup();
     places
 }
 
-/// The path that a directory had before these moves, the newest first.
-fn before(path: &Path, moves: &[&Stored]) -> Path {
+/// The path that something had before what has one of these paths got the other, the newest first.
+fn before(path: &Path, named: &[(&Path, &Path)]) -> Path {
     let mut path = path.clone();
-    for stored in moves {
-        if let Value::Journal(Change::Rename { from, to }) = &stored.value
-            && path.0.starts_with(&to.0)
-        {
+    for (from, to) in named {
+        if path.0.starts_with(&to.0) {
             path.0.splice(..to.0.len(), from.0.iter().cloned());
         }
     }

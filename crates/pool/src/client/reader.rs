@@ -21,6 +21,8 @@ use crate::span;
 
 /// How long a benefactor may take for a chunk.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
+/// How often it is asked, at least, where the target has a file.
+const LOOK_LEAST: Duration = Duration::from_secs(1);
 /// What a benefactor says, or shows, of a chunk with other bytes than were put.
 pub(super) const DAMAGED: &str = "has it damaged";
 
@@ -293,28 +295,29 @@ impl AtTarget {
             let file = Arc::new(opened.map_err(|error| not_at_target(path, 0, &error))?);
             return Ok(Self { which, size: None, file });
         }
+        let opened = |file, size| Ok(Self { which, size: Some(size), file: Arc::new(file) });
+        let mut pause = LOOK;
         loop {
-            let (target, at) = (inner.target.clone(), path_of(inner, inode, node).await?);
-            let name = at.0.last().cloned();
-            let opened = tokio::task::spawn_blocking(move || crate::beneath::file_in(&target, &at));
-            let failed = match (opened.await, name) {
-                (Ok(Ok((file, directory))), Some(name)) => match recorded(inner, inode, (directory, name)).await? {
-                    Some(placed) if placed.node != inode => "a file is there that it takes the place of".to_owned(),
-                    placed => {
-                        let size = placed.map_or(base.size, |placed| placed.size);
-                        return Ok(Self { which, size: Some(size), file: Arc::new(file) });
-                    }
-                },
-                // A rename of it may not have reached the target yet.
-                (Ok(Err(error)), _) if error.kind() == std::io::ErrorKind::NotFound => error.to_string(),
-                (Ok(Err(error)), _) => return Err(not_at_target(path, 0, &error)),
-                (Err(error), _) => return Err(not_at_target(path, 0, &error)),
-                (Ok(Ok(_)), None) => return Err(not_at_target(path, 0, &"it has no name")),
+            let at = path_of(inner, inode, node).await?;
+            let failed = match open_at(inner, inode, &at).await {
+                Ok(Opened::File(file, placed)) => return opened(file, placed.map_or(base.size, |placed| placed.size)),
+                Ok(Opened::Other) => "a file is there that it takes the place of".to_owned(),
+                Err(Missing::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => error.to_string(),
+                Err(Missing::Unreadable(error)) => return Err(not_at_target(path, 0, &error)),
+                Err(Missing::Unknown(error)) => return Err(error),
             };
+            // Renames of it, or of a directory above it, wait until what was closed before them is at the target. What has a former name
+            // is this file only if the pool says so.
+            for before in before(inner, inode, at).await? {
+                if let Ok(Opened::File(file, Some(placed))) = open_at(inner, inode, &before).await {
+                    return opened(file, placed.size);
+                }
+            }
             if Instant::now() >= until {
                 return Err(not_at_target(path, 0, &failed));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LOOK_LEAST);
         }
     }
 
@@ -340,6 +343,46 @@ impl AtTarget {
 
 fn not_at_target(path: &str, offset: u64, why: &impl std::fmt::Display) -> Error {
     Error::Unreadable { path: path.to_owned(), offset, why: format!("at the target: {why}") }
+}
+
+/// What is at a path of the target.
+enum Opened {
+    /// A file, and what the pool has on record of it; nothing: it is whatever is there.
+    File(File, Option<Placed>),
+    /// A file of the pool that is another one.
+    Other,
+}
+
+/// Why a path of the target could not be opened.
+enum Missing {
+    /// The target does not show it.
+    Unreadable(std::io::Error),
+    /// The managers do not tell what it is.
+    Unknown(Error),
+}
+
+/// Opens a path of the target for a file of the pool.
+async fn open_at(inner: &Inner, inode: Inode, at: &Path) -> Result<Opened, Missing> {
+    let Some(name) = at.0.last().cloned() else {
+        return Err(Missing::Unreadable(std::io::Error::other("it has no name")));
+    };
+    let (target, at) = (inner.target.clone(), at.clone());
+    let opened = tokio::task::spawn_blocking(move || crate::beneath::file_in(&target, &at)).await;
+    let (file, directory) =
+        opened.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(Missing::Unreadable)?;
+    Ok(match recorded(inner, inode, (directory, name)).await.map_err(Missing::Unknown)? {
+        Some(placed) if placed.node != inode => Opened::Other,
+        placed => Opened::File(file, placed),
+    })
+}
+
+/// Where the target may have a file that has this path now, or had it last.
+async fn before(inner: &Inner, inode: Inode, at: Path) -> Result<Vec<Path>, Error> {
+    match inner.ask(Request::Before(inode, at)).await? {
+        Reply::Before(paths) => Ok(paths),
+        Reply::Refused(refusal) => Err(Error::Refused(String::new(), refusal)),
+        _ => Err(senseless()),
+    }
 }
 
 /// What the pool has put last at a name of a directory, by its number at the target: another file is one that a rename which waits will

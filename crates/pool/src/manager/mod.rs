@@ -313,6 +313,7 @@ impl Service for Manager {
             Request::Lookup(directory, path) => self.lookup(directory, &path, within).await,
             Request::Import(directory, path, number) => self.import(directory, &path, number, &by).await,
             Request::Recorded(inode, directory, name) => self.recorded(inode, directory, &name, within).await,
+            Request::Before(inode, path) => self.before(inode, &path, within).await,
             Request::Content(inode) => self.content(inode, &by).await,
             Request::Whole(inode) => self.is_whole(inode, &by).await,
             Request::ReadDir(directory, path, after) => self.read_dir(directory, &path, after.as_ref(), within).await,

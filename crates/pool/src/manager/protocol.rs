@@ -213,6 +213,8 @@ pub enum Request {
     Import(Inode, Path, Option<u64>),
     /// What has the pool put last at a name of a directory of the target on which a file is drained? By the number that the directory has there.
     Recorded(Inode, u64, Name),
+    /// Where may the target still have a drained file that has this path now, or had it last?
+    Before(Inode, Path),
     /// A token is taken back, by its number; it would have expired then.
     Revoke(u64),
     /// Which tokens were taken back?
@@ -269,6 +271,8 @@ pub enum Reply {
     AtTarget(AtTarget),
     /// This, as far as is on record.
     Recorded(Option<Placed>),
+    /// At one of these, unless it has what there is by now.
+    Before(Vec<Path>),
     /// The numbers of tokens that were taken back.
     Revoked(Vec<u64>),
     /// Whether no copy is missing.
@@ -372,6 +376,7 @@ wire_enum! {
         17 = Revoked,
         18 = Whole(inode),
         19 = Undrained,
+        20 = Before(inode, path),
     }
     Reply {
         0 = Joined { lease, incarnation, millis, pool },
@@ -394,6 +399,7 @@ wire_enum! {
         17 = Revoked(tokens),
         18 = Whole(is_so),
         19 = Undrained(files),
+        20 = Before(paths),
     }
 }
 
@@ -416,6 +422,7 @@ impl Method for Request {
             Self::Leave(_) => "/surgetank.pool.Manager/Leave",
             Self::Import(..) => "/surgetank.pool.Manager/Import",
             Self::Recorded(..) => "/surgetank.pool.Manager/Recorded",
+            Self::Before(..) => "/surgetank.pool.Manager/Before",
             Self::Revoke(..) => "/surgetank.pool.Manager/Revoke",
             Self::Revoked => "/surgetank.pool.Manager/Revoked",
             Self::Whole(_) => "/surgetank.pool.Manager/Whole",

@@ -33,7 +33,8 @@ pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
             | Request::ReadDir(..)
             | Request::Place(_)
             | Request::Import(..)
-            | Request::Recorded(..),
+            | Request::Recorded(..)
+            | Request::Before(..),
         ) => true,
         (
             Claims::Session(_),

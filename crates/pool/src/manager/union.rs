@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use surgetank_pool_core::id::{Inode, MountId};
-use surgetank_pool_core::meta::lookup::{Lookup, Whereabouts};
+use surgetank_pool_core::meta::lookup::{self, Lookup, Whereabouts};
 use surgetank_pool_core::meta::operation::{At, Operation, Refusal};
 use surgetank_pool_core::meta::store::Stored;
 use surgetank_pool_core::meta::value::Path;
@@ -293,16 +293,37 @@ impl Manager {
         name: &Name,
         within: Option<Within>,
     ) -> Result<Reply, Unavailable> {
-        let read = self.store.read(&[Key::Node(inode)], &[]).await?;
-        if within.is_some_and(|within| !within.has(&read)) {
-            return Ok(Reply::Refused(NOT_ALLOWED));
-        }
-        let [Some(Value::Node(node))] = &values(&read)[..] else { return Ok(Reply::Refused(Refusal::NotFound)) };
-        let read = self.store.read(&[Key::Placed(node.mount, directory, name.clone())], &[]).await?;
+        let mount = match self.mount_of(inode, within).await? {
+            Ok(mount) => mount,
+            Err(refusal) => return Ok(Reply::Refused(refusal)),
+        };
+        let read = self.store.read(&[Key::Placed(mount, directory, name.clone())], &[]).await?;
         Ok(Reply::Recorded(match &values(&read)[..] {
             [Some(Value::Placed(placed))] => Some(*placed),
             _ => None,
         }))
+    }
+
+    /// Where the target has a file with this path as long as changes of names wait in the journal.
+    pub(super) async fn before(&self, inode: Inode, path: &Path, within: Option<Within>) -> Result<Reply, Unavailable> {
+        let mount = match self.mount_of(inode, within).await? {
+            Ok(mount) => mount,
+            Err(refusal) => return Ok(Reply::Refused(refusal)),
+        };
+        let read = self.store.read(&[], &[Prefix::Journal(mount)]).await?;
+        Ok(Reply::Before(read.prefixes.first().map(|journal| lookup::places(path, journal)).unwrap_or_default()))
+    }
+
+    /// To which mount a node belongs, for who may see it.
+    async fn mount_of(&self, inode: Inode, within: Option<Within>) -> Result<Result<MountId, Refusal>, Unavailable> {
+        let read = self.store.read(&[Key::Node(inode)], &[]).await?;
+        if within.is_some_and(|within| !within.has(&read)) {
+            return Ok(Err(NOT_ALLOWED));
+        }
+        Ok(match &values(&read)[..] {
+            [Some(Value::Node(node))] => Ok(node.mount),
+            _ => Err(Refusal::NotFound),
+        })
     }
 
     /// What an operation needs to know of the target, before it takes place in the pool: what it changes is imported, and what is in its

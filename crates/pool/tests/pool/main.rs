@@ -20,6 +20,7 @@ mod managers;
 mod network;
 mod publishers;
 mod removed;
+mod renamed;
 mod repair;
 mod room;
 mod scrub;

@@ -2,16 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{MIB, Pool, Small, bytes, drained, free, has_free, run, until, write};
-use surgetank_pool::client::PoolClient;
-
-/// The target has refused something since.
-async fn stands_still(client: &PoolClient) {
-    until("the target has no room", async || {
-        client.status().await.unwrap().mounts.iter().any(|mount| mount.standstill.is_some())
-    })
-    .await;
-}
+use crate::support::{MIB, Pool, Small, bytes, drained, free, has_free, run, stands_still, until, write};
 
 /// What lies in a directory of the target, but for its own.
 fn names(directory: &Path) -> Vec<String> {

@@ -516,6 +516,14 @@ pub fn same(what: &str, found: &[u8], expected: &[u8]) {
     assert_eq!((differ, found.len()), (None, expected.len()), "{what}: the first difference, and the length");
 }
 
+/// The target has refused something since.
+pub async fn stands_still(client: &PoolClient) {
+    until("the target has no room", async || {
+        client.status().await.unwrap().mounts.iter().any(|mount| mount.standstill.is_some())
+    })
+    .await;
+}
+
 /// A file system at a place, as large as that.
 pub struct Small(PathBuf);
 
