@@ -53,6 +53,8 @@ pub mod writers {
             ReplacedForgotten,
             /// Copies in the place of those that committed chunks have lost keep their room until the session ends.
             RestoredStays,
+            /// Chunks that have all their copies keep them, though nothing of their file can be committed.
+            RoomKeptInVain,
             /// A writer that waits for room does not learn what has left the pool.
             LeftUnseen,
             /// What was sealed for a commit that failed is named as long as its session goes on.

@@ -31,6 +31,7 @@ const fn finds(bug: Bug) -> Test {
             kept::benefactors_that_answer_late_still_have_what_only_they_have
         }
         Bug::RestoredStays => kept::copies_in_the_place_of_lost_ones_take_no_room_in_the_end,
+        Bug::RoomKeptInVain => room::writers_that_wait_for_room_do_not_wait_for_each_other,
         Bug::LeftUnseen => room::copies_of_what_has_left_the_pool_take_no_room_while_a_writer_waits_for_it,
         Bug::SealedStays => room::what_was_sealed_for_a_commit_that_failed_takes_no_room_while_its_session_goes_on,
         Bug::MountsAsOne => sharing::a_mount_whose_target_is_full_leaves_room_to_others,

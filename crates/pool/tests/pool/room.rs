@@ -1,5 +1,6 @@
 //! Room that nobody needs any more is free again while its file is written and its session goes on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{MIB, Pool, bytes, drained, has_free, run, until};
@@ -58,5 +59,30 @@ pub fn what_was_sealed_for_a_commit_that_failed_takes_no_room_while_its_session_
         writer.write(b"goes on").await.unwrap();
         writer.close().await.unwrap();
         drained(&pool, &client, "file", b"goes on").await;
+    });
+}
+
+/// Each of them has all copies of chunks behind one that gets no room: nobody can commit anything.
+#[test]
+pub fn writers_that_wait_for_room_do_not_wait_for_each_other() {
+    run(async {
+        let pool = Pool::new(1, 3, 12);
+        let client = Arc::new(pool.client(2).await);
+        let writers = (0..12).map(|file| {
+            let client = Arc::clone(&client);
+            tokio::spawn(async move {
+                let (name, content) = (format!("file{file}"), bytes(file, 8 * MIB));
+                let mut writer = client.create(&name).await?;
+                for part in content.chunks(MIB / 16) {
+                    writer.write(part).await?;
+                }
+                writer.close().await?;
+                Ok::<_, Error>((name, content))
+            })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            let (name, content) = writer.await.unwrap().unwrap();
+            drained(&pool, &client, &name, &content).await;
+        }
     });
 }

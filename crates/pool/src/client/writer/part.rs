@@ -2,7 +2,7 @@
 //!
 //! What is committed can be drained, and makes room; what is not keeps it. If writers that wait for room held some that nobody can drain,
 //! they might wait for each other for ever. So a chunk that does not get room for all its copies returns what it has, and everything
-//! else is committed meanwhile.
+//! else is committed meanwhile. If nothing can be, since that chunk is the first, those behind it return what they have as well.
 
 use std::collections::BTreeMap;
 
@@ -60,14 +60,16 @@ impl Group {
 }
 
 impl Writer {
-    /// Chunks that do not have all their copies return what they have, if they are kept here.
-    pub(super) fn return_room(&mut self) {
+    /// Chunks that do not have all their copies return what they have, if they are kept here; `all`: so do those that have.
+    pub(super) fn return_room(&mut self, all: bool) {
+        let all = all && !planted(Bug::RoomKeptInVain);
         let mut drafts = Vec::new();
         for group in self.groups.values_mut().filter(|group| group.changed) {
             let numbers: Vec<u32> = group.chunks.keys().copied().collect();
             for number in numbers {
                 let lacks = group.chunks.get(&number).is_some_and(|chunk| !group.has_all(number, &chunk.at));
-                if let Some(chunk) = group.chunks.get_mut(&number).filter(|chunk| lacks && chunk.bytes.is_some()) {
+                let returns = |chunk: &&mut Chunk| (lacks || all && chunk.draft) && chunk.bytes.is_some();
+                if let Some(chunk) = group.chunks.get_mut(&number).filter(returns) {
                     drafts.extend(std::mem::take(&mut chunk.at));
                 }
             }

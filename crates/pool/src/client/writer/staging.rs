@@ -325,13 +325,18 @@ impl Writer {
 
     /// Every chunk of every changed group is where it is to be, in the place of benefactors that are gone at others.
     pub(super) async fn place_all(&mut self, until: Instant) -> Result<(), Error> {
+        // Times, one after the other, that there was no room, and nothing that could be committed.
+        let mut in_vain = 0;
         loop {
             self.settle(0).await?;
             self.withdraw_restored();
             let full = self.full.take();
             if full.is_some() {
-                self.return_room();
-                self.commit_part().await?;
+                self.return_room(false);
+                in_vain = if self.commit_part().await? { 0 } else { in_vain + 1 };
+                if in_vain > 1 {
+                    self.return_room(true);
+                }
                 tokio::time::sleep(FULL).await;
             }
             self.replace_gone().await?;
@@ -356,7 +361,9 @@ impl Writer {
                     None => format!("{} chunks have too few copies, since benefactors are gone", missing.len()),
                 }));
             }
-            for (index, number) in missing {
+            // What waits for all of its room takes none elsewhere, until the first that can be committed has what it needs.
+            let many = if full.is_some() && in_vain > 1 { 1 } else { missing.len() };
+            for (index, number) in missing.into_iter().take(many) {
                 let bytes = self.bytes_of(index, number).await?;
                 // What has left the pool need not return to it.
                 let Some(chunk) = self.groups.get(&index).and_then(|group| group.chunks.get(&number)).cloned() else {
