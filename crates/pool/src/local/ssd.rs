@@ -47,14 +47,18 @@ impl Ssds {
     /// Takes the directories of so many benefactors below `root`, with so much room in each, and those that former lives have left there.
     pub(super) fn open(root: &Path, benefactors: u32, size: Bytes, pool: u64) -> Result<Self, Error> {
         let numbers = numbered(root)?.into_iter().chain(0..benefactors).collect::<BTreeSet<u32>>();
-        let mut of = BTreeMap::new();
+        let mut all = Vec::new();
         for number in numbers {
             let (id, path) = (BenefactorId(number), root.join(number.to_string()));
             let is_new = match owner(&path)? {
                 Some(text) if text == of_benefactor(pool, id) => false,
-                Some(_) => return Err(Error::Ssd(not_ours(&path))),
+                Some(text) => return Err(Error::Ssd(not_ours(&path, &text, pool))),
                 None => true,
             };
+            all.push((number, id, path, is_new));
+        }
+        let mut of = BTreeMap::new();
+        for (number, id, path, is_new) in all {
             let is_leaving = number >= benefactors;
             let directory = match size > Bytes::ZERO && !is_leaving {
                 true => Directory::open(&path, size.get()),
@@ -160,11 +164,15 @@ fn owner(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-fn not_ours(path: &Path) -> String {
-    format!(
-        "SSD directory {}: another pool has its files there: name the --directory of that pool, or another --ssd-directory",
-        path.display()
-    )
+fn not_ours(path: &Path, owner: &str, pool: u64) -> String {
+    let shown = path.display();
+    match owner.strip_suffix(&format!(" of pool {pool:x}\n")) {
+        Some(other) => format!("SSD directory {shown}: it is that of {other}: rename the directories as they were"),
+        None => format!(
+            "SSD directory {shown}: another pool has its files there: name the --directory of that pool, or another \
+             --ssd-directory"
+        ),
+    }
 }
 
 /// The numbers of the directories that are there.

@@ -39,7 +39,8 @@ pub fn make(
     valid: Duration,
 ) -> Result<Vec<PathBuf>, BadCertificates> {
     for name in hosts.iter().chain(clients) {
-        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
+        let is_host = |of: char| of.is_ascii_alphanumeric() || "-._:*".contains(of);
+        if name.is_empty() || name.starts_with('.') || !name.chars().all(is_host) {
             return Err(BadCertificates(format!(
                 "`{name}` is no host's name or address: write such as node1 or 10.0.0.1"
             )));

@@ -207,6 +207,13 @@ fn an_ssd_directory_that_is_not_the_pools_is_told_in_a_sentence_and_left_alone()
         shown("nvme/0")
     );
     assert_eq!(other, expected);
+    // That of another benefactor of the same pool.
+    std::fs::rename(place.at("nvme/0"), place.at("nvme/1")).unwrap();
+    let moved = refused(&|config| config.benefactors = 2);
+    let expected =
+        format!("SSD directory {}: it is that of benefactor 0: rename the directories as they were", shown("nvme/1"));
+    assert_eq!(moved, expected);
+    std::fs::rename(place.at("nvme/1"), place.at("nvme/0")).unwrap();
     // The directory is not there: it may not be mounted yet.
     for ssd in [0, 256 << 20] {
         let gone = refused(&|config| (config.ssd_directory, config.ssd) = (Some(place.at("none")), Bytes::new(ssd)));

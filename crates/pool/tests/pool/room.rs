@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{MIB, Pool, bytes, drained, has_free, run, until};
+use crate::support::{LONG, MIB, Pool, bytes, drained, has_free, run, until};
 use surgetank_pool::client::{Config, Error};
 
 #[test]
@@ -66,16 +66,16 @@ pub fn what_was_sealed_for_a_commit_that_failed_takes_no_room_while_its_session_
 #[test]
 pub fn writers_that_wait_for_room_do_not_wait_for_each_other() {
     run(async {
-        let pool = Pool::new(1, 3, 12);
+        let mut pool = Pool::new(1, 3, 12);
+        pool.session = LONG;
+        pool.restart_manager(0);
         let client = Arc::new(pool.client(2).await);
         let writers = (0..12).map(|file| {
             let client = Arc::clone(&client);
             tokio::spawn(async move {
-                let (name, content) = (format!("file{file}"), bytes(file, 8 * MIB));
+                let (name, content) = (format!("file{file}"), bytes(file, 16 * MIB));
                 let mut writer = client.create(&name).await?;
-                for part in content.chunks(MIB / 16) {
-                    writer.write(part).await?;
-                }
+                writer.write(&content).await?;
                 writer.close().await?;
                 Ok::<_, Error>((name, content))
             })

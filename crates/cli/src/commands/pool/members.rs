@@ -82,7 +82,7 @@ pub struct Benefactor {
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<String>,
     /// What it fails with, such as its host or rack: no chunk has two copies in one domain
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     domain: String,
     /// Its number in the pool [default: one made of its address]
     #[arg(long, value_name = "N")]

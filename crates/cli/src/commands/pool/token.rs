@@ -1,6 +1,6 @@
 //! `surgetank pool token` and `surgetank pool certificates`: what others are let in with.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -46,15 +46,18 @@ pub struct Make {
 }
 
 fn owner(text: &str) -> Result<(u32, u32), String> {
-    let parts = text.split_once(':').and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
+    // The largest number is nobody's: system calls take it for "as it is".
+    let number = |text: &str| text.parse().ok().filter(|number| *number != u32::MAX);
+    let parts = text.split_once(':').and_then(|(user, group)| Some((number(user)?, number(group)?)));
     parts.ok_or_else(|| format!("`{text}` is no owner: write the numbers of a user and a group, such as 1000:1000"))
 }
 
 impl Make {
     pub fn run(&self) -> Result<(), Failure> {
-        let target = self.target.to_str().filter(|_| self.target.is_absolute()).ok_or_else(|| {
+        let is_full = self.target.is_absolute() && !self.target.components().any(|part| part == Component::ParentDir);
+        let target = self.target.to_str().filter(|_| is_full).ok_or_else(|| {
             let shown = self.target.display();
-            Failure::Invalid(format!("--target {shown}: a token has the full path of a directory, in UTF-8"))
+            Failure::Invalid(format!("--target {shown}: write the full path of a directory, without `..` and in UTF-8"))
         })?;
         if self.valid.0.as_secs() == 0 {
             return Err(Failure::Invalid("--valid: a token is valid for a second at least".to_owned()));

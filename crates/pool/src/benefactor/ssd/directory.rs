@@ -34,7 +34,8 @@ pub enum BadDirectory {
     InUse(PathBuf),
     /// A file in it is none of ours.
     #[error(
-        "SSD directory {0}: {1} has {2} bytes, and a segment has {3}: name an empty directory, or the one that was used before"
+        "SSD directory {0}: {1} has {2} bytes, and a segment has {3}: name an empty directory, or the one that was used before; \
+         if {1} was cut off there, `truncate -s {3} {1}` makes it a segment again, and what was lost is fetched from copies"
     )]
     Strange(PathBuf, String, u64, u64),
     /// The system refuses something.

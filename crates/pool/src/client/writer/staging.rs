@@ -326,14 +326,14 @@ impl Writer {
     /// Every chunk of every changed group is where it is to be, in the place of benefactors that are gone at others.
     pub(super) async fn place_all(&mut self, until: Instant) -> Result<(), Error> {
         // Times, one after the other, that there was no room, and nothing that could be committed.
-        let mut in_vain = 0;
+        let mut in_vain = 0_u32;
         loop {
             self.settle(0).await?;
             self.withdraw_restored();
             let full = self.full.take();
             if full.is_some() {
                 self.return_room(false);
-                in_vain = if self.commit_part().await? { 0 } else { in_vain + 1 };
+                in_vain = if self.commit_part().await? || planted(Bug::RoomKeptInVain) { 0 } else { in_vain + 1 };
                 if in_vain > 1 {
                     self.return_room(true);
                 }
