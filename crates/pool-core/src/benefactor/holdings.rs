@@ -149,8 +149,8 @@ impl Held {
     fn takes(&self) -> Taken {
         let memory = if self.piece.is_some() { self.length.into() } else { 0 };
         let record = bytes_on_ssd(self.length);
-        let (ssd, to_ssd) = if self.on_ssd || self.moving { (record, 0) } else { (0, record) };
-        Taken { memory, ssd, to_ssd }
+        let when = |it: bool| if it { record } else { 0 };
+        Taken { memory, ssd: when(self.on_ssd || self.moving), to_ssd: when(!self.on_ssd) }
     }
 
     /// Its session still may name what takes memory.

@@ -514,10 +514,9 @@ impl World {
         if free >= on_ssd(CHUNK) && has < FACTOR * free { FACTOR * FACTOR } else { FACTOR }
     }
 
-    /// Whose each chunk is that is neither on the SSD nor written there, and its bytes.
+    /// Whose each chunk is that is not on the SSD yet, and its bytes.
     fn in_memory_alone(&self) -> impl Iterator<Item = (Inode, Option<MountId>, u64)> {
-        let is_there = |of: &Instance| self.ssd.contains(of) || self.moving.iter().any(|(moving, _)| moving == of);
-        self.holdings.instances().filter(move |of| !is_there(of)).map(|of| self.rooms[&of])
+        self.holdings.instances().filter(|of| !self.ssd.contains(of)).map(|of| self.rooms[&of])
     }
 
     /// Nothing where there is no SSD.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -296,23 +296,33 @@ impl AtTarget {
             return Ok(Self { which, size: None, file });
         }
         let opened = |file, size| Ok(Self { which, size: Some(size), file: Arc::new(file) });
-        let mut pause = LOOK;
+        let (mut pause, mut another) = (LOOK, None);
         loop {
             let at = path_of(inner, inode, node).await?;
-            let failed = match open_at(inner, inode, &at).await {
-                Ok(Opened::File(file, placed)) => return opened(file, placed.map_or(base.size, |placed| placed.size)),
-                Ok(Opened::Other) => "a file is there that it takes the place of".to_owned(),
+            let found = match open_at(inner, inode, &at).await {
+                Ok(Opened::Recorded(file, size)) => return opened(file, size),
+                Err(Missing::Unknown(error)) => return Err(error),
+                found => found,
+            };
+            // Renames of it, or of a directory above it, wait until what was closed before them is at the target.
+            let before = before(inner, inode, at.clone()).await?;
+            for former in before.iter().filter(|former| **former != at) {
+                if let Ok(Opened::Recorded(file, size)) = open_at(inner, inode, former).await {
+                    return opened(file, size);
+                }
+            }
+            let failed = match found {
+                Ok(Opened::Unrecorded(file)) if before.contains(&at) => return opened(file, base.size),
+                // Had it been on its way there, the next look would have found it.
+                Ok(Opened::Another(file, number, size)) if another == Some(number) => return opened(file, size),
+                Ok(found) => {
+                    another = if let Opened::Another(_, number, _) = found { Some(number) } else { None };
+                    "another file is there".to_owned()
+                }
                 Err(Missing::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => error.to_string(),
                 Err(Missing::Unreadable(error)) => return Err(not_at_target(path, 0, &error)),
                 Err(Missing::Unknown(error)) => return Err(error),
             };
-            // Renames of it, or of a directory above it, wait until what was closed before them is at the target. What has a former name
-            // is this file only if the pool says so.
-            for before in before(inner, inode, at).await? {
-                if let Ok(Opened::File(file, Some(placed))) = open_at(inner, inode, &before).await {
-                    return opened(file, placed.size);
-                }
-            }
             if Instant::now() >= until {
                 return Err(not_at_target(path, 0, &failed));
             }
@@ -345,11 +355,15 @@ fn not_at_target(path: &str, offset: u64, why: &impl std::fmt::Display) -> Error
     Error::Unreadable { path: path.to_owned(), offset, why: format!("at the target: {why}") }
 }
 
-/// What is at a path of the target.
+/// A file at a path of the target.
 enum Opened {
-    /// A file, and what the pool has on record of it; nothing: it is whatever is there.
-    File(File, Option<Placed>),
-    /// A file of the pool that is another one.
+    /// By its number the one that the pool has put there of this file, of so many bytes.
+    Recorded(File, u64),
+    /// One with this number where the pool has put one of so many bytes with another number: it has replaced that, or is replaced.
+    Another(File, u64, u64),
+    /// The pool has nothing on record of that name.
+    Unrecorded(File),
+    /// The pool has put another file there.
     Other,
 }
 
@@ -370,9 +384,12 @@ async fn open_at(inner: &Inner, inode: Inode, at: &Path) -> Result<Opened, Missi
     let opened = tokio::task::spawn_blocking(move || crate::beneath::file_in(&target, &at)).await;
     let (file, directory) =
         opened.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(Missing::Unreadable)?;
+    let number = file.metadata().map_err(Missing::Unreadable)?.ino();
     Ok(match recorded(inner, inode, (directory, name)).await.map_err(Missing::Unknown)? {
         Some(placed) if placed.node != inode => Opened::Other,
-        placed => Opened::File(file, placed),
+        Some(placed) if placed.number != number => Opened::Another(file, number, placed.size),
+        Some(placed) => Opened::Recorded(file, placed.size),
+        None => Opened::Unrecorded(file),
     })
 }
 

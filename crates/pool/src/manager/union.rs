@@ -32,6 +32,8 @@ const LOOKS: usize = 16;
 const ENTRIES: usize = 4096;
 /// How long a directory is looked at for one answer.
 const ENTRIES_TIME: Duration = Duration::from_millis(500);
+/// Journals that are read as a whole at a time for who looks where a target has a file: they may be long.
+static JOURNALS: Semaphore = Semaphore::const_new(2);
 /// How often a look is taken again at most since a directory was moved meanwhile.
 const AGAIN: usize = 8;
 
@@ -310,6 +312,7 @@ impl Manager {
             Ok(mount) => mount,
             Err(refusal) => return Ok(Reply::Refused(refusal)),
         };
+        let _one_of_few = JOURNALS.acquire().await;
         let read = self.store.read(&[], &[Prefix::Journal(mount)]).await?;
         Ok(Reply::Before(read.prefixes.first().map(|journal| lookup::places(path, journal)).unwrap_or_default()))
     }

@@ -38,9 +38,10 @@ pub fn make(
     clients: &[String],
     valid: Duration,
 ) -> Result<Vec<PathBuf>, BadCertificates> {
-    for name in hosts.iter().chain(clients) {
-        let is_host = |of: char| of.is_ascii_alphanumeric() || "-._:*".contains(of);
-        if name.is_empty() || name.starts_with('.') || !name.chars().all(is_host) {
+    let is_directory = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
+    let is_host = |name: &str| name.chars().all(|of| of.is_ascii_alphanumeric() || "-._:*".contains(of));
+    for (name, serves) in hosts.iter().map(|name| (name, true)).chain(clients.iter().map(|name| (name, false))) {
+        if !is_directory(name) || serves && !is_host(name) {
             return Err(BadCertificates(format!(
                 "`{name}` is no host's name or address: write such as node1 or 10.0.0.1"
             )));

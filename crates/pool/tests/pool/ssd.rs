@@ -282,8 +282,8 @@ fn every_mistake_with_a_directory_is_told_in_a_sentence() {
     std::fs::write(path.join("00000002.chunks"), "what is this").unwrap();
     let strange = format!(
         "SSD directory {name}: 00000002.chunks has 12 bytes, and a segment has 1048576: name an empty directory, or the one that was \
-         used before; if 00000002.chunks was cut off there, `truncate -s 1048576 00000002.chunks` makes it a segment again, and what was \
-         lost is fetched from copies"
+         used before; if the file was cut off there, `truncate -s 1048576 {name}/00000002.chunks` makes it a segment again, without \
+         what was lost"
     );
     assert_eq!(said(4 << 20), strange);
     let full = Directory::open(&path.join("huge"), 1 << 60).err().unwrap().to_string();

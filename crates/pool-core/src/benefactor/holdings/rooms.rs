@@ -14,7 +14,7 @@ pub struct Taken {
     pub memory: u64,
     /// Of the SSD; what is being written there counts.
     pub ssd: u64,
-    /// Of the SSD, once what is in memory alone is there.
+    /// Of the SSD, once what is not there yet is; what is being written there counts, as it may not count in what is free there.
     pub to_ssd: u64,
 }
 

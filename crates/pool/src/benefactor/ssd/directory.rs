@@ -34,8 +34,8 @@ pub enum BadDirectory {
     InUse(PathBuf),
     /// A file in it is none of ours.
     #[error(
-        "SSD directory {0}: {1} has {2} bytes, and a segment has {3}: name an empty directory, or the one that was used before; \
-         if {1} was cut off there, `truncate -s {3} {1}` makes it a segment again, and what was lost is fetched from copies"
+        "SSD directory {0}: {1} has {2} bytes, and a segment has {3}: name an empty directory, or the one that was used before{cut}",
+        cut = cut_off(&.0.join(.1), *.2, *.3)
     )]
     Strange(PathBuf, String, u64, u64),
     /// The system refuses something.
@@ -44,6 +44,17 @@ pub enum BadDirectory {
     /// There is no room for what is to be lent.
     #[error("SSD directory {0}: there is no room for {room}: lend less, or make room", room = Bytes::new(*.1))]
     Full(PathBuf, u64),
+}
+
+/// What to do with a segment that was cut off.
+fn cut_off(file: &Path, bytes: u64, segment: u64) -> String {
+    match bytes < segment {
+        true => format!(
+            "; if the file was cut off there, `truncate -s {segment} {}` makes it a segment again, without what was lost",
+            file.display()
+        ),
+        false => String::new(),
+    }
 }
 
 /// The file of a segment.

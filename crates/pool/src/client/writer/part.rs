@@ -60,12 +60,16 @@ impl Group {
 }
 
 impl Writer {
-    /// Chunks that do not have all their copies return what they have, if they are kept here; `all`: so do those that have.
+    /// Chunks that do not have all their copies return what they have, if they are kept here; `all`: so do those that have, unless they can be
+    /// committed only together with others.
     pub(super) fn return_room(&mut self, all: bool) {
         let mut drafts = Vec::new();
-        for group in self.groups.values_mut().filter(|group| group.changed) {
+        for (index, group) in self.groups.iter_mut().filter(|(_, group)| group.changed) {
+            let all = all && group.is_whole_without();
+            let until_cut = span::chunks(self.cut.unwrap_or_default().saturating_sub(span::of_group(*index).0));
             let numbers: Vec<u32> = group.chunks.keys().copied().collect();
             for number in numbers {
+                let all = all && number >= until_cut;
                 let lacks = group.chunks.get(&number).is_some_and(|chunk| !group.has_all(number, &chunk.at));
                 let returns = |chunk: &&mut Chunk| (lacks || all && chunk.draft) && chunk.bytes.is_some();
                 if let Some(chunk) = group.chunks.get_mut(&number).filter(returns) {
