@@ -13,6 +13,7 @@ use super::credentials::Credentials;
 use super::sign::{FORM, Request, sign};
 use crate::ProviderError;
 use crate::clock::Clock;
+use crate::cloud::failure;
 use crate::cloud::http::{Client, Text, encoded, retry_after, sentence};
 
 /// The version of the interface.
@@ -106,19 +107,7 @@ pub struct Refusal {
 }
 
 /// Why a call has no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// EC2 refuses it.
-    Refused(Refusal),
-    /// Whatever else.
-    Other(ProviderError),
-}
-
-impl From<ProviderError> for Failure {
-    fn from(error: ProviderError) -> Self {
-        Self::Other(error)
-    }
-}
+pub type Failure = failure::Failure<Refusal>;
 
 /// The client.
 #[derive(Clone)]
@@ -143,7 +132,7 @@ impl Ec2 {
     /// Asks once, and reads the answer.
     ///
     /// # Errors
-    /// As [`Failure`] says. Unless EC2 refuses it, the call may have been carried out.
+    /// As `Failure` says. Unless EC2 refuses it, the call may have been carried out.
     pub fn ask<T>(
         &self,
         endpoint: &Endpoint,

@@ -3,6 +3,7 @@
 use ureq::http::StatusCode;
 
 use super::ec2::{Failure, Refusal};
+use crate::cloud::failure::Meaning;
 use crate::{ProviderError, VolumeId, VolumeState};
 
 /// EC2 says of no other volume than one that it does not have.
@@ -155,23 +156,21 @@ pub fn of_volume(refusal: &Refusal, id: &VolumeId, state: VolumeState) -> Provid
     }
 }
 
-impl Failure {
-    /// As callers of a provider are told.
-    #[must_use]
-    pub fn general(self) -> ProviderError {
-        match self {
-            Self::Refused(refusal) => error(&refusal),
-            Self::Other(error) => error,
-        }
+impl Meaning for Refusal {
+    fn status(&self) -> u16 {
+        self.status.as_u16()
     }
 
+    fn general(&self) -> ProviderError {
+        error(self)
+    }
+}
+
+impl Failure {
     /// As callers of a provider are told of a volume that was in this state before.
     #[must_use]
     pub fn of_volume(self, id: &VolumeId, state: VolumeState) -> ProviderError {
-        match self {
-            Self::Refused(refusal) => of_volume(&refusal, id, state),
-            Self::Other(error) => error,
-        }
+        self.told(|refusal| of_volume(refusal, id, state))
     }
 }
 

@@ -345,24 +345,12 @@ impl Arm {
 
 /// An answer of Azure's that is no refusal.
 fn read(answer: Answer) -> Result<Answer, Failure> {
-    let status = answer.status.as_u16();
     // Deletions and accepted changes are answered without a body as well.
     if answer.status.is_success() && (answer.body.is_object() || answer.body.is_null()) {
         return Ok(answer);
     }
-    Err(match Refusal::of_answer(&answer) {
-        Some(refusal) => Failure::Refused(refusal),
-        None if status == 429 => Failure::Other(ProviderError::Throttled {
-            after: answer.after(),
-            text: format!("what answers for {SERVICE} wants fewer of them"),
-        }),
-        None if status == 401 => Failure::Other(ProviderError::Invalid(format!(
-            "what answers for {SERVICE} refuses a token that was just given: check the identity, or the credential_command"
-        ))),
-        None => Failure::Other(ProviderError::Transient(format!(
-            "what answers for {SERVICE} (with status {status}) is not it: check endpoint in [provider.azure], and what stands before it"
-        ))),
-    })
+    Err(Refusal::of_answer(&answer)
+        .map_or_else(|| answer.foreign(SERVICE, "identity", "[provider.azure]").into(), Failure::Refused))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::arm::Place;
+use crate::cloud::failure::{self, Meaning};
 use crate::cloud::http::{Answer, sentence};
 use crate::{ProviderError, VolumeId, VolumeState};
 
@@ -37,52 +38,15 @@ pub struct Refusal {
 }
 
 /// Why a call was not carried out.
-#[derive(Debug)]
-pub enum Failure {
-    /// Azure says why.
-    Refused(Refusal),
-    /// Nobody knows, or nothing was sent.
-    Other(ProviderError),
-}
-
-impl From<ProviderError> for Failure {
-    fn from(error: ProviderError) -> Self {
-        Self::Other(error)
-    }
-}
+pub type Failure = failure::Failure<Refusal>;
 
 impl Failure {
-    /// Whether it may have been carried out nevertheless.
-    #[must_use]
-    pub const fn is_in_doubt(&self) -> bool {
-        match self {
-            Self::Refused(refusal) => refusal.status >= 500,
-            Self::Other(error) => matches!(error, ProviderError::Transient(_)),
-        }
-    }
-
     /// Whether the same call may be accepted a moment later.
     #[must_use]
     pub const fn passes(&self) -> bool {
         match self {
             Self::Refused(refusal) => refusal.is_passing(),
             Self::Other(error) => !matches!(error, ProviderError::AttachLimit(_)),
-        }
-    }
-
-    /// Of a call that concerns no disk.
-    pub fn general(self) -> ProviderError {
-        match self {
-            Self::Refused(refusal) => refusal.general(),
-            Self::Other(error) => error,
-        }
-    }
-
-    /// Of a change of a disk that was found in this state.
-    pub fn of_disk(self, id: &str, place: &Place, state: VolumeState) -> ProviderError {
-        match self {
-            Self::Refused(refusal) => refusal.of_disk(id, place, state),
-            Self::Other(error) => error,
         }
     }
 }
@@ -162,9 +126,36 @@ impl Refusal {
         named || (self.has("OperationNotAllowed") && self.said.contains("exceeding approved"))
     }
 
-    /// Of what concerns no disk, or one that is not there yet.
+    /// Of a change of a disk that was found in this state: a state that does not allow it is a conflict, whatever code says so.
     #[must_use]
-    pub fn general(&self) -> ProviderError {
+    pub fn of_disk(&self, id: &str, place: &Place, state: VolumeState) -> ProviderError {
+        if self.lacks(&format!("disks/{id}"), place) {
+            return ProviderError::NotFound(VolumeId(id.to_owned()));
+        }
+        let error = self.general();
+        let passes = matches!(error, ProviderError::Invalid(_) | ProviderError::Transient(_));
+        // A unit that something else has taken meanwhile, or a disk that is detached already.
+        let is_late = self.has("InvalidParameter") && (self.said.contains("LUN") || self.said.contains("not attached"));
+        if passes && (self.status == 409 || self.is_busy() || is_late || self.has("ConflictingUserInput")) {
+            let reason = format!("Azure says: {}", self.said);
+            return ProviderError::Conflict { id: VolumeId(id.to_owned()), state, reason };
+        }
+        match error {
+            // A gateway's, or a copy of somebody's words.
+            ProviderError::Invalid(text) if self.status == 404 && self.said.contains(id) => {
+                ProviderError::Transient(text)
+            }
+            error => error,
+        }
+    }
+}
+
+impl Meaning for Refusal {
+    fn status(&self) -> u16 {
+        self.status
+    }
+
+    fn general(&self) -> ProviderError {
         let text = format!("Azure says: {}", self.said);
         if self.status == 429 || self.has_any(RATES) {
             return ProviderError::Throttled { after: self.after, text };
@@ -192,29 +183,6 @@ impl Refusal {
             // An operation has no status of its own.
             0 if self.has_any(&["InvalidParameter", "BadRequest", "NotSupported"]) => ProviderError::Invalid(text),
             _ => ProviderError::Transient(text),
-        }
-    }
-
-    /// Of a change of a disk that was found in this state: a state that does not allow it is a conflict, whatever code says so.
-    #[must_use]
-    pub fn of_disk(&self, id: &str, place: &Place, state: VolumeState) -> ProviderError {
-        if self.lacks(&format!("disks/{id}"), place) {
-            return ProviderError::NotFound(VolumeId(id.to_owned()));
-        }
-        let error = self.general();
-        let passes = matches!(error, ProviderError::Invalid(_) | ProviderError::Transient(_));
-        // A unit that something else has taken meanwhile, or a disk that is detached already.
-        let is_late = self.has("InvalidParameter") && (self.said.contains("LUN") || self.said.contains("not attached"));
-        if passes && (self.status == 409 || self.is_busy() || is_late || self.has("ConflictingUserInput")) {
-            let reason = format!("Azure says: {}", self.said);
-            return ProviderError::Conflict { id: VolumeId(id.to_owned()), state, reason };
-        }
-        match error {
-            // A gateway's, or a copy of somebody's words.
-            ProviderError::Invalid(text) if self.status == 404 && self.said.contains(id) => {
-                ProviderError::Transient(text)
-            }
-            error => error,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::errors::{Failure, Refusal};
 use super::known::{Doing, Pending};
 use super::machine::Machine;
 use super::{AzureProvider, tags};
+use crate::cloud::failure::{Meaning, unless_absent};
 use crate::{Change, ProviderError, Transition, VolumeId, VolumeState, tag};
 
 impl AzureProvider {
@@ -18,11 +19,7 @@ impl AzureProvider {
         let body = match self.arm.disk(name) {
             Ok(body) => body,
             Err(failure) => {
-                return match self.error_of(failure, name, VolumeState::Creating) {
-                    ProviderError::NotFound(_) => Ok(None),
-                    ProviderError::Conflict { reason, .. } => Err(ProviderError::Transient(reason)),
-                    error => Err(error),
-                };
+                return unless_absent(self.error_of(failure, name, VolumeState::Creating));
             }
         };
         let disk = Disk::read(&body)?;

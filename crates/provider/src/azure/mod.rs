@@ -103,7 +103,7 @@ impl AzureProvider {
     /// Why a change of a disk was not carried out.
     fn error_of(&self, failure: Failure, disk: &str, state: VolumeState) -> ProviderError {
         match self.arm.place() {
-            Ok(place) => failure.of_disk(disk, place, state),
+            Ok(place) => failure.told(|refusal| refusal.of_disk(disk, place, state)),
             Err(error) => error,
         }
     }

@@ -116,6 +116,23 @@ impl Answer {
     pub fn after(&self) -> Option<Duration> {
         retry_after(&self.headers)
     }
+
+    /// What is said of an answer that is none of the service's. `login`: of whom its tokens are; `section`: where its endpoint is written.
+    #[must_use]
+    pub fn foreign(&self, service: &str, login: &str, section: &str) -> ProviderError {
+        match self.status.as_u16() {
+            429 => ProviderError::Throttled {
+                after: self.after(),
+                text: format!("what answers for {service} wants fewer of them"),
+            },
+            401 => ProviderError::Invalid(format!(
+                "what answers for {service} refuses a token that was just given: check the {login}, or the credential_command"
+            )),
+            status => ProviderError::Transient(format!(
+                "what answers for {service} (with status {status}) is not it: check endpoint in {section}, and what stands before it"
+            )),
+        }
+    }
 }
 
 impl Client {

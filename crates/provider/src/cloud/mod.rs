@@ -1,7 +1,8 @@
 //! What the clients of clouds share: calls over HTTP with limits, rates, credentials that nobody prints, tokens that are renewed,
-//! metadata services, the place of the first use, changes that are on the way.
+//! metadata services, the place of the first use, refusals, changes that are on the way.
 
 pub mod command;
+pub mod failure;
 pub mod http;
 pub mod known;
 pub mod metadata;

@@ -254,23 +254,11 @@ impl Compute {
             let token = self.login.token(Some(&token))?;
             answer = call(client, &token, method, &url, body)?;
         }
-        let status = answer.status.as_u16();
         if answer.status.is_success() && answer.body.is_object() {
             return Ok(answer.body);
         }
-        Err(match Refusal::of_answer(&answer) {
-            Some(refusal) => Failure::Refused(refusal),
-            None if status == 429 => Failure::Other(ProviderError::Throttled {
-                after: answer.after(),
-                text: format!("what answers for {SERVICE} wants fewer of them"),
-            }),
-            None if status == 401 => Failure::Other(ProviderError::Invalid(format!(
-                "what answers for {SERVICE} refuses a token that was just given: check the service account, or the credential_command"
-            ))),
-            None => Failure::Other(ProviderError::Transient(format!(
-                "what answers for {SERVICE} (with status {status}) is not it: check endpoint in [provider.gce], and what stands before it"
-            ))),
-        })
+        Err(Refusal::of_answer(&answer)
+            .map_or_else(|| answer.foreign(SERVICE, "service account", "[provider.gce]").into(), Failure::Refused))
     }
 
     /// Asks for a change. `path` ends where its query goes on; `which` tells requests apart that do the same.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::cloud::failure::{self, Meaning};
 use crate::cloud::http::{Answer, sentence};
 use crate::{ProviderError, VolumeId, VolumeState};
 
@@ -20,46 +21,7 @@ pub struct Refusal {
 }
 
 /// Why a call was not carried out.
-#[derive(Debug)]
-pub enum Failure {
-    /// Compute Engine says why.
-    Refused(Refusal),
-    /// Nobody knows, or nothing was sent.
-    Other(ProviderError),
-}
-
-impl From<ProviderError> for Failure {
-    fn from(error: ProviderError) -> Self {
-        Self::Other(error)
-    }
-}
-
-impl Failure {
-    /// Whether it may have been carried out nevertheless.
-    #[must_use]
-    pub const fn is_in_doubt(&self) -> bool {
-        match self {
-            Self::Refused(refusal) => refusal.status >= 500,
-            Self::Other(error) => matches!(error, ProviderError::Transient(_)),
-        }
-    }
-
-    /// Of a call that concerns no disk.
-    pub fn general(self) -> ProviderError {
-        match self {
-            Self::Refused(refusal) => refusal.general(),
-            Self::Other(error) => error,
-        }
-    }
-
-    /// Of a change of a disk that was found in this state.
-    pub fn of_disk(self, id: &str, zone: &str, state: VolumeState) -> ProviderError {
-        match self {
-            Self::Refused(refusal) => refusal.of_disk(id, zone, state),
-            Self::Other(error) => error,
-        }
-    }
-}
+pub type Failure = failure::Failure<Refusal>;
 
 /// A reason as a code: `rateLimitExceeded` is `RATE_LIMIT_EXCEEDED`.
 fn code(reason: &str) -> String {
@@ -140,9 +102,39 @@ impl Refusal {
         is_absent && self.said.starts_with("The resource 'projects/") && self.said.ends_with(&end)
     }
 
-    /// Of what concerns no disk, or one that is not there yet.
+    /// Of a change of a disk that was found in this state: a state that does not allow it is a conflict, whatever code says so.
     #[must_use]
-    pub fn general(&self) -> ProviderError {
+    pub fn of_disk(&self, id: &str, zone: &str, state: VolumeState) -> ProviderError {
+        if self.lacks(&format!("disks/{id}"), zone) {
+            return ProviderError::NotFound(VolumeId(id.to_owned()));
+        }
+        let error = self.general();
+        let passes = matches!(error, ProviderError::Invalid(_) | ProviderError::Transient(_));
+        let is_state = self.begins("RESOURCE_IN_USE")
+            || self.begins("RESOURCE_NOT_READY")
+            || self.is_of_fingerprint()
+            || self.status == 409
+            || self.said.contains("No attached disk found");
+        if passes && is_state {
+            let reason = format!("Compute Engine says: {}", self.said);
+            return ProviderError::Conflict { id: VolumeId(id.to_owned()), state, reason };
+        }
+        match error {
+            // A gateway's, or a copy of somebody's words.
+            ProviderError::Invalid(text) if self.status == 404 && self.said.contains(id) => {
+                ProviderError::Transient(text)
+            }
+            error => error,
+        }
+    }
+}
+
+impl Meaning for Refusal {
+    fn status(&self) -> u16 {
+        self.status
+    }
+
+    fn general(&self) -> ProviderError {
         let text = format!("Compute Engine says: {}", self.said);
         let is_rate = ["RATE_LIMIT_EXCEEDED", "USER_RATE_LIMIT_EXCEEDED", "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED"];
         if self.status == 429
@@ -182,32 +174,6 @@ impl Refusal {
             404 => ProviderError::Invalid(format!("{text} (check project, zone and instance in [provider.gce])")),
             400 | 412 => ProviderError::Invalid(text),
             _ => ProviderError::Transient(text),
-        }
-    }
-
-    /// Of a change of a disk that was found in this state: a state that does not allow it is a conflict, whatever code says so.
-    #[must_use]
-    pub fn of_disk(&self, id: &str, zone: &str, state: VolumeState) -> ProviderError {
-        if self.lacks(&format!("disks/{id}"), zone) {
-            return ProviderError::NotFound(VolumeId(id.to_owned()));
-        }
-        let error = self.general();
-        let passes = matches!(error, ProviderError::Invalid(_) | ProviderError::Transient(_));
-        let is_state = self.begins("RESOURCE_IN_USE")
-            || self.begins("RESOURCE_NOT_READY")
-            || self.is_of_fingerprint()
-            || self.status == 409
-            || self.said.contains("No attached disk found");
-        if passes && is_state {
-            let reason = format!("Compute Engine says: {}", self.said);
-            return ProviderError::Conflict { id: VolumeId(id.to_owned()), state, reason };
-        }
-        match error {
-            // A gateway's, or a copy of somebody's words.
-            ProviderError::Invalid(text) if self.status == 404 && self.said.contains(id) => {
-                ProviderError::Transient(text)
-            }
-            error => error,
         }
     }
 }

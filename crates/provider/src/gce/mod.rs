@@ -23,6 +23,7 @@ use ureq::http::Method;
 pub use config::GceConfig;
 
 use crate::clock::{Clock, SystemClock};
+use crate::cloud::failure::{Meaning, unless_absent};
 use crate::cloud::rates::Turns;
 use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
@@ -99,7 +100,7 @@ impl GceProvider {
     /// Why a change of a disk was not carried out.
     fn error_of(&self, failure: Failure, disk: &str, state: VolumeState) -> ProviderError {
         let zone = self.compute.place().map(|place| place.zone.clone()).unwrap_or_default();
-        failure.of_disk(disk, &zone, state)
+        failure.told(|refusal| refusal.of_disk(disk, &zone, state))
     }
 
     /// The same of one that was asked for: what was told of the disk may be so no more.
@@ -118,11 +119,7 @@ impl GceProvider {
         let body = match self.compute.ask(&Method::GET, &format!("disks/{name}"), None) {
             Ok(body) => body,
             Err(failure) => {
-                return match self.error_of(failure, name, VolumeState::Creating) {
-                    ProviderError::NotFound(_) => Ok(None),
-                    ProviderError::Conflict { reason, .. } => Err(ProviderError::Transient(reason)),
-                    error => Err(error),
-                };
+                return unless_absent(self.error_of(failure, name, VolumeState::Creating));
             }
         };
         let disk = Disk::read(&body)?;
