@@ -1,9 +1,14 @@
 //! What becomes of a call, in whichever dialect it is made.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::Settings;
+use super::cloud::Cloud;
 use super::faults::{Fault, Faults};
 use super::server::{Outcome, Reply, Request};
+use crate::clock::Clock;
 
 /// How late an answer is that nobody waits for.
 const LATE: Duration = Duration::from_secs(2);
@@ -11,21 +16,26 @@ const LATE: Duration = Duration::from_secs(2);
 const HUGE: usize = (32 << 20) + 1;
 
 /// Calls that were made, that are yet to be carried out, and what happens to the next ones.
-pub(super) struct Calls<C> {
+pub struct Calls<C> {
     pub faults: Faults,
     /// Those that arrived, since somebody has looked.
     pub sent: Vec<C>,
     late: Vec<C>,
+    /// Those that the client has no right to.
+    pub denied: BTreeSet<&'static str>,
+    /// Whether the metadata service answers nobody.
+    pub is_metadata_gone: bool,
 }
 
 impl<C> Default for Calls<C> {
     fn default() -> Self {
-        Self { faults: Faults::default(), sent: Vec::new(), late: Vec::new() }
+        let (sent, late, denied) = (Vec::new(), Vec::new(), BTreeSet::new());
+        Self { faults: Faults::default(), sent, late, denied, is_metadata_gone: false }
     }
 }
 
 /// What a cloud does with calls.
-pub(super) trait Dialect {
+pub trait Dialect: Sized + Send + 'static {
     /// A call as it came.
     type Call: Clone;
     /// What is answered if it is carried out.
@@ -33,7 +43,17 @@ pub(super) trait Dialect {
     /// Why it is not.
     type Refused;
 
+    /// What is behind a fake at first.
+    fn new(clock: Arc<dyn Clock>, settings: Settings) -> Self;
+
+    /// The volumes.
+    fn cloud(&mut self) -> &mut Cloud;
+
+    /// The calls that were made, and what happens to the next ones.
     fn calls(&mut self) -> &mut Calls<Self::Call>;
+
+    /// What becomes of a request, which is a call, or something else.
+    fn answer(&mut self, request: &Request) -> Outcome;
 
     /// By what name faults are scripted.
     fn name(call: &Self::Call) -> &str;
@@ -44,6 +64,7 @@ pub(super) trait Dialect {
     /// Carries it out.
     fn act(&mut self, call: &Self::Call) -> Result<Self::Done, Self::Refused>;
 
+    /// What is answered.
     fn reply(&self, call: &Self::Call, answer: Result<Self::Done, Self::Refused>) -> Reply;
 
     /// A reply of some other kind.
@@ -109,6 +130,7 @@ pub(super) trait Dialect {
         self.arrive(late);
     }
 
+    /// Carries out these, of which nobody learns.
     fn arrive(&mut self, late: Vec<Self::Call>) {
         for call in late {
             let _ = self.act(&call);

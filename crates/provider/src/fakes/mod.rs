@@ -16,13 +16,17 @@ pub mod azure;
 mod cloud;
 mod dialect;
 pub mod ec2;
+mod fake;
 mod faults;
 pub mod gce;
 mod server;
 mod signature;
+mod tokens;
 
 pub use azure::FakeAzure;
 pub use cloud::Settings;
+pub use dialect::Dialect;
 pub use ec2::{FakeEc2, Sent};
+pub use fake::Fake;
 pub use faults::{Fault, Faults};
 pub use gce::FakeGce;

@@ -122,7 +122,7 @@ fn without_a_metadata_service_or_an_identity_it_is_said_what_to_write() {
     assert!(account.open_as(config).describe(&id).is_ok(), "one of several identities");
     let config = AzureConfig { client_id: Some(TENANT.to_owned()), ..account.config() };
     tells(account.open_as(config).describe(&id), "with status 400 (Identity not found)");
-    account.fake.take_identity();
+    account.fake.take_account();
     tells(account.open_as(written(&account)).describe(&id), "with status 400 (Identity not found)");
 }
 
@@ -130,7 +130,7 @@ fn without_a_metadata_service_or_an_identity_it_is_said_what_to_write() {
 fn an_application_logs_in_with_its_secret_which_is_never_told() {
     let account = Account::new(Settings::default());
     let id = account.made(&account.open(), "a");
-    account.fake.take_identity();
+    account.fake.take_account();
     let file = tempfile::NamedTempFile::new().unwrap();
     let with = |text: &str, mode: u32| {
         std::fs::write(file.path(), text).unwrap();

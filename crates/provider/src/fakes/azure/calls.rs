@@ -6,7 +6,7 @@ use surgetank_model::units::GIB;
 
 use super::super::cloud::{Progress, Refusal, Seen, State as VolumeState, Wanted};
 use super::super::ec2::xml;
-use super::{Done, GROUP, LOCATION, Link, Operation, Refused, SUBSCRIPTION, Sent, State, ZONE};
+use super::{Azure, Done, GROUP, LOCATION, Link, Operation, Refused, SUBSCRIPTION, Sent, ZONE};
 use crate::Tags;
 use crate::clock::whole_ms;
 
@@ -123,7 +123,7 @@ fn disk(seen: &Seen) -> Value {
     disk
 }
 
-impl State {
+impl Azure {
     /// The disks of the machine's model: their units, and whether they are to be detached.
     pub(super) fn units(&self) -> Vec<(String, u32, bool)> {
         let held = self.cloud.held().into_iter().filter_map(|seen| {

@@ -3,16 +3,17 @@
 mod calls;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Settings;
 use super::cloud::{Cloud, Volume, Wanted};
 use super::dialect::{Calls, Dialect};
-use super::faults::{Fault, Faults};
-use super::server::{self, Outcome, Reply, Request, Server, form};
+use super::faults::Fault;
+use super::server::{Outcome, Reply, Request, form};
+use super::tokens::{Bearer, Tokens};
+use super::{Fake, Settings};
 use crate::clock::{Clock, whole_ms};
 
 /// The subscription of the fake.
@@ -31,10 +32,6 @@ pub const TENANT: &str = "66666666-7777-8888-9999-aaaaaaaaaaaa";
 pub const CLIENT: &str = "bbbbbbbb-cccc-dddd-eeee-ffffffffffff";
 /// A secret of the application.
 pub const SECRET: &str = "swordfish~8Q+a/b=";
-/// How long a token lasts.
-const TOKEN_LIFE: Duration = Duration::from_secs(3600);
-/// When the metadata service has a new token, before the former one ends.
-const RENEWAL: Duration = Duration::from_secs(300);
 /// What answers are.
 const JSON: &str = "application/json; charset=utf-8";
 
@@ -63,7 +60,7 @@ pub struct Sent {
 type Refused = (u16, &'static str, String);
 
 /// What is answered: a status, a body, and the operation that was begun.
-struct Done {
+pub struct Done {
     status: u16,
     body: Value,
     operation: Option<Link>,
@@ -90,21 +87,15 @@ struct Operation {
 }
 
 /// What is behind the dialect.
-struct State {
+pub struct Azure {
     cloud: Cloud,
     operations: Vec<Operation>,
     begun: u64,
-    /// Tokens, and when they end.
-    tokens: BTreeMap<String, u64>,
-    identity: Option<String>,
-    issued: u64,
-    is_open: bool,
-    denied: BTreeSet<&'static str>,
+    tokens: Tokens,
     failing: Vec<(&'static str, &'static str, String)>,
     /// Disks that stay in the machine's model although they could not be attached, with their units.
     stuck: BTreeMap<String, u32>,
     is_stuck_next: bool,
-    is_metadata_gone: bool,
     is_of_scale_set: bool,
     has_conditions: bool,
     /// How long tags take to be set.
@@ -123,163 +114,59 @@ struct State {
     calls: Calls<Sent>,
 }
 
-/// A fake of Azure on loopback.
-pub struct FakeAzure {
-    state: Arc<Mutex<State>>,
-    server: Server,
-}
-
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// A fake of Azure on loopback, whose machine has a managed identity.
+pub type FakeAzure = Fake<Azure>;
 
 impl FakeAzure {
-    /// Starts one whose time is that of a clock.
-    ///
-    /// # Panics
-    /// If the system has no port.
-    #[must_use]
-    pub fn start(clock: Arc<dyn Clock>, settings: Settings) -> Self {
-        let machine = (MACHINE.to_owned(), ZONE.to_owned());
-        let mut state = State {
-            cloud: Cloud::new(clock, settings, machine),
-            operations: Vec::new(),
-            begun: 0,
-            tokens: BTreeMap::new(),
-            identity: None,
-            issued: 0,
-            is_open: false,
-            denied: BTreeSet::new(),
-            failing: Vec::new(),
-            stuck: BTreeMap::new(),
-            is_stuck_next: false,
-            is_metadata_gone: false,
-            is_of_scale_set: false,
-            has_conditions: false,
-            tags_ms: calls::TAGS_MS,
-            told_of_operations: None,
-            spoiled: BTreeSet::new(),
-            machines: 0,
-            of_name: BTreeMap::new(),
-            repeats_pages: false,
-            next_link: None,
-            calls: Calls::default(),
-        };
-        state.rotate();
-        let state = Arc::new(Mutex::new(state));
-        let shared = Arc::clone(&state);
-        let server = server::serve(move |request| locked(&shared).answer(&request)).expect("loopback has a port");
-        Self { state, server }
-    }
-
-    /// Where it answers, also as a metadata service and for logins.
-    #[must_use]
-    pub fn url(&self) -> String {
-        format!("http://{}", self.server.address)
-    }
-
-    /// Changes what happens to calls, or looks at what has happened.
-    pub fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
-        change(&mut locked(&self.state).calls.faults)
-    }
-
-    /// Changes how it behaves.
-    pub fn set(&self, change: impl FnOnce(&mut Settings)) {
-        change(&mut locked(&self.state).cloud.settings);
-    }
-
-    /// What was sent since the last time, without the calls that did not arrive.
-    pub fn take_sent(&self) -> Vec<Sent> {
-        std::mem::take(&mut locked(&self.state).calls.sent)
-    }
-
-    /// An access token that lasts as long as one of the identity.
-    #[must_use]
-    pub fn token(&self) -> String {
-        locked(&self.state).issue()
-    }
-
-    /// Whoever shows no token may do everything, as Azure's own client does here.
-    pub fn let_everybody_in(&self) {
-        locked(&self.state).is_open = true;
-    }
-
-    /// All tokens end now, and the identity has a new one.
-    pub fn rotate(&self) {
-        let mut state = locked(&self.state);
-        state.tokens.clear();
-        state.rotate();
-    }
-
-    /// The machine has no identity any more.
-    pub fn take_identity(&self) {
-        locked(&self.state).identity = None;
-    }
-
-    /// The metadata service answers nobody, or does again.
-    pub fn hide_metadata(&self, is_gone: bool) {
-        locked(&self.state).is_metadata_gone = is_gone;
-    }
-
     /// The machine is a member of a scale set in uniform orchestration.
     pub fn join_scale_set(&self) {
-        locked(&self.state).is_of_scale_set = true;
+        self.state().is_of_scale_set = true;
     }
 
     /// Disks are made only if there is none of the name, where that is asked for.
     pub fn have_conditions(&self) {
-        locked(&self.state).has_conditions = true;
-    }
-
-    /// Whether the identity has the right to this call.
-    pub fn deny(&self, call: &'static str, is_denied: bool) {
-        let denied = &mut locked(&self.state).denied;
-        if is_denied {
-            denied.insert(call);
-        } else {
-            denied.remove(call);
-        }
+        self.state().has_conditions = true;
     }
 
     /// The next operation of this call is accepted, and fails.
     pub fn fail_operation(&self, call: &'static str, code: &'static str, said: &str) {
-        locked(&self.state).failing.push((call, code, said.to_owned()));
+        self.state().failing.push((call, code, said.to_owned()));
     }
 
     /// The next attach fails, and the disk stays in the machine's model.
     pub fn fail_attach_and_keep_it(&self, code: &'static str, said: &str) {
         self.fail_operation("virtualMachines.attachDetachDataDisks", code, said);
-        locked(&self.state).is_stuck_next = true;
+        self.state().is_stuck_next = true;
     }
 
     /// How long tags take to be set.
     pub fn set_tag_time(&self, time: Duration) {
-        locked(&self.state).tags_ms = whole_ms(time);
+        self.state().tags_ms = whole_ms(time);
     }
 
     /// Whoever asks for an operation is answered so from now on; `None`: by what has become of it.
     pub fn tell_of_operations(&self, told: Option<(u16, Value)>) {
-        locked(&self.state).told_of_operations = told;
+        self.state().told_of_operations = told;
     }
 
     /// A change of the disk has failed: it says so, and is there.
     pub fn spoil(&self, disk: &str) {
-        locked(&self.state).spoiled.insert(disk.to_owned());
+        self.state().spoiled.insert(disk.to_owned());
     }
 
     /// Each page of a list is followed by itself.
     pub fn repeat_pages(&self) {
-        locked(&self.state).repeats_pages = true;
+        self.state().repeats_pages = true;
     }
 
     /// Each page of a list says so of the next one.
     pub fn lead_on_to(&self, link: Value) {
-        locked(&self.state).next_link = Some(link);
+        self.state().next_link = Some(link);
     }
 
     /// Somebody else makes a disk of this name with the tags of another one.
     pub fn copy(&self, disk: &str, name: &str) {
-        let cloud = &mut locked(&self.state).cloud;
+        let cloud = &mut self.state().cloud;
         let Ok(seen) = cloud.made(disk) else { return };
         let Volume { gib, kind, zone, tags, encrypted, iops, throughput, .. } = seen.volume;
         let _ = cloud.create(Wanted { id: Some(name.to_owned()), gib, kind, zone, tags, encrypted, iops, throughput });
@@ -287,44 +174,34 @@ impl FakeAzure {
 
     /// Another machine calls from now on. The former one is left in this state, or deleted, also if the name is the same.
     pub fn replace_instance(&self, machine: &str, former: Option<&'static str>) {
-        let mut state = locked(&self.state);
+        let mut state = self.state();
         state.cloud.replace_machine(machine, former);
         state.machines += 1;
         let number = state.machines;
         state.of_name.insert(machine.to_owned(), number);
     }
 
-    /// The next disk fails.
-    pub fn fail_next(&self) {
-        locked(&self.state).cloud.fail_next = true;
-    }
-
-    /// Another machine has the disk.
-    pub fn attach_elsewhere(&self, disk: &str, machine: &str) {
-        locked(&self.state).cloud.attach_elsewhere(disk, machine);
-    }
-
     /// Somebody else changes the tags of a disk.
     pub fn tag(&self, disk: &str, key: &str, value: &str) {
         let change = |tags: &mut BTreeMap<String, String>| drop(tags.insert(key.to_owned(), value.to_owned()));
-        let _ = locked(&self.state).cloud.set_tags(disk, change);
+        let _ = self.state().cloud.set_tags(disk, change);
     }
 
     /// The tags of a disk.
     #[must_use]
     pub fn tags(&self, disk: &str) -> BTreeMap<String, String> {
-        locked(&self.state).cloud.made(disk).map(|seen| seen.volume.tags).unwrap_or_default()
+        self.state().cloud.made(disk).map(|seen| seen.volume.tags).unwrap_or_default()
     }
 
     /// Operations are forgotten.
     pub fn forget_operations(&self) {
-        locked(&self.state).operations.clear();
+        self.state().operations.clear();
     }
 
     /// The disks that are attached to the machine, with their units, for whoever plugs disks into a guest.
     #[must_use]
     pub fn attached(&self) -> BTreeMap<String, u32> {
-        let state = locked(&self.state);
+        let state = self.state();
         let attached = state.cloud.attached();
         let units = state.units().into_iter().filter(|(disk, ..)| attached.contains(disk));
         units.map(|(disk, unit, _)| (disk, unit)).collect()
@@ -333,12 +210,7 @@ impl FakeAzure {
     /// How many disks there are, without those that are being deleted.
     #[must_use]
     pub fn disks(&self) -> usize {
-        locked(&self.state).cloud.count()
-    }
-
-    /// Carries out the calls that are late.
-    pub fn settle(&self) {
-        locked(&self.state).settle();
+        self.volumes()
     }
 }
 
@@ -359,15 +231,54 @@ fn refusal((status, code, said): &Refused) -> Reply {
     reply
 }
 
-impl Dialect for State {
+impl Dialect for Azure {
     type Call = Sent;
     type Done = Done;
     type Refused = Refused;
 
     const KIND: &'static str = JSON;
 
+    fn new(clock: Arc<dyn Clock>, settings: Settings) -> Self {
+        Self {
+            cloud: Cloud::new(Arc::clone(&clock), settings, (MACHINE.to_owned(), ZONE.to_owned())),
+            operations: Vec::new(),
+            begun: 0,
+            tokens: Tokens::new(clock, "eyJ0eXAi"),
+            failing: Vec::new(),
+            stuck: BTreeMap::new(),
+            is_stuck_next: false,
+            is_of_scale_set: false,
+            has_conditions: false,
+            tags_ms: calls::TAGS_MS,
+            told_of_operations: None,
+            spoiled: BTreeSet::new(),
+            machines: 0,
+            of_name: BTreeMap::new(),
+            repeats_pages: false,
+            next_link: None,
+            calls: Calls::default(),
+        }
+    }
+
+    fn cloud(&mut self) -> &mut Cloud {
+        &mut self.cloud
+    }
+
     fn calls(&mut self) -> &mut Calls<Sent> {
         &mut self.calls
+    }
+
+    fn answer(&mut self, request: &Request) -> Outcome {
+        if let Some(path) = request.path.strip_prefix("/metadata/") {
+            if self.calls.is_metadata_gone {
+                return Outcome::Nothing;
+            }
+            return Outcome::Answer(self.metadata(request, path));
+        }
+        if request.path.ends_with("/oauth2/v2.0/token") {
+            return Outcome::Answer(self.log_in(request));
+        }
+        self.meet(request, Sent::read(request))
     }
 
     fn name(sent: &Sent) -> &str {
@@ -375,12 +286,10 @@ impl Dialect for State {
     }
 
     fn permit(&self, request: &Request, sent: &Sent) -> Result<(), Refused> {
-        let token = request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
-        let counts = |token: &str| self.tokens.get(token).is_some_and(|ends_ms| self.cloud.now_ms() < *ends_ms);
-        if !token.map_or(self.is_open, counts) {
+        if !self.tokens.admit(request) {
             return Err(unknown_token());
         }
-        if self.denied.contains(&*sent.call) {
+        if self.calls.denied.contains(&*sent.call) {
             let action = calls::action(&sent.call);
             let said = format!(
                 "The client '{CLIENT}' with object id '{CLIENT}' does not have authorization to perform action '{action}' over scope '{}' or the scope is invalid.",
@@ -426,47 +335,22 @@ impl Dialect for State {
     }
 }
 
-impl State {
-    fn issue(&mut self) -> String {
-        self.issued += 1;
-        let token = format!("eyJ0eXAi.swordfish-{:020}", self.issued);
-        let ends_ms = self.cloud.now_ms() + whole_ms(TOKEN_LIFE);
-        self.tokens.insert(token.clone(), ends_ms);
-        token
+impl Bearer for Azure {
+    fn tokens(&mut self) -> &mut Tokens {
+        &mut self.tokens
     }
+}
 
-    fn rotate(&mut self) {
-        self.identity = Some(self.issue());
-    }
-
-    fn answer(&mut self, request: &Request) -> Outcome {
-        if let Some(path) = request.path.strip_prefix("/metadata/") {
-            if self.is_metadata_gone {
-                return Outcome::Nothing;
-            }
-            return Outcome::Answer(self.metadata(request, path));
-        }
-        if request.path.ends_with("/oauth2/v2.0/token") {
-            return Outcome::Answer(self.log_in(request));
-        }
-        self.meet(request, Sent::read(request))
-    }
-
+impl Azure {
     fn metadata(&mut self, request: &Request, path: &str) -> Reply {
         let wrong = |said: &str| json_reply(400, &json!({ "error": "invalid_request", "error_description": said }));
         if request.header("metadata") != Some("true") {
             return wrong("Required metadata header not specified");
         }
-        let soon_ms = self.cloud.now_ms() + whole_ms(RENEWAL);
-        if let Some(token) = &self.identity
-            && self.tokens.get(token).is_none_or(|ends_ms| *ends_ms <= soon_ms)
-        {
-            self.rotate();
-        }
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let query: BTreeMap<String, String> = form(query).collect();
         let asked = |key: &str| query.get(key).map(String::as_str);
-        match (path, asked("api-version"), &self.identity) {
+        match (path, asked("api-version"), self.tokens.told()) {
             ("instance/compute", Some("2021-02-01"), _) => {
                 let kind = if self.is_of_scale_set {
                     "virtualMachineScaleSets/set/virtualMachines"
@@ -483,11 +367,10 @@ impl State {
                     }),
                 )
             }
-            ("identity/oauth2/token", Some("2018-02-01"), Some(token))
+            ("identity/oauth2/token", Some("2018-02-01"), Some((token, left_s)))
                 if asked("resource") == Some("https://management.azure.com/")
                     && asked("client_id").is_none_or(|id| id == CLIENT) =>
             {
-                let left_s = self.tokens[token].saturating_sub(self.cloud.now_ms()) / 1000;
                 // Numbers are texts there.
                 json_reply(
                     200,
@@ -511,7 +394,7 @@ impl State {
             && said("scope") == Some("https://management.azure.com/.default")
             && (said("client_id"), said("client_secret")) == (Some(CLIENT), Some(SECRET));
         if is_right {
-            let token = self.issue();
+            let token = self.tokens.issue();
             return json_reply(200, &json!({ "token_type": "Bearer", "expires_in": 3600, "access_token": token }));
         }
         json_reply(

@@ -8,7 +8,7 @@ use surgetank_model::units::GIB;
 
 use super::cloud::{Refusal, Seen, Wanted};
 use super::xml::{attachment, leaf, node, volume};
-use super::{ACCOUNT, Refused, Sent, State, TOKEN_LIFE};
+use super::{ACCOUNT, Ec2, Refused, Sent, TOKEN_LIFE};
 use crate::Tags;
 use crate::clock::whole_ms;
 
@@ -99,7 +99,7 @@ impl Sent {
     }
 }
 
-impl State {
+impl Ec2 {
     /// Carries a call out.
     pub(super) fn carry_out(&mut self, sent: &Sent) -> Result<String, Refused> {
         if sent.get("DryRun") == Some("true") {

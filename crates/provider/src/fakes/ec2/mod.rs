@@ -4,15 +4,15 @@ mod actions;
 pub(super) mod xml;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::cloud::Cloud;
 use super::dialect::{Calls, Dialect};
-use super::faults::{Fault, Faults};
-use super::server::{self, Outcome, Reply, Request, Server, form};
+use super::faults::Fault;
+use super::server::{Outcome, Reply, Request, form};
 use super::signature::{self, Key};
-use super::{Settings, cloud};
+use super::{Fake, Settings, cloud};
 use crate::clock::{Clock, whole_ms};
 
 /// The region of the fake.
@@ -45,7 +45,7 @@ pub struct Sent {
 type Refused = (&'static str, String);
 
 /// What is behind the dialect.
-pub(super) struct State {
+pub struct Ec2 {
     cloud: Cloud,
     /// Client tokens: what was asked for with them, the volume, and when.
     tokens: BTreeMap<String, (BTreeMap<String, String>, String, u64)>,
@@ -54,77 +54,19 @@ pub(super) struct State {
     metadata_tokens: BTreeSet<String>,
     issued: u64,
     instance_type: String,
-    denied: BTreeSet<&'static str>,
     ahead_s: i64,
-    is_metadata_gone: bool,
     is_key_denied: bool,
     calls: Calls<Sent>,
 }
 
 /// A fake of EC2 on loopback.
-pub struct FakeEc2 {
-    state: Arc<Mutex<State>>,
-    server: Server,
-}
-
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub type FakeEc2 = Fake<Ec2>;
 
 impl FakeEc2 {
-    /// Starts one whose time is that of a clock.
-    ///
-    /// # Panics
-    /// If the system has no port.
-    #[must_use]
-    pub fn start(clock: Arc<dyn Clock>, settings: Settings) -> Self {
-        let machine = (INSTANCE.to_owned(), ZONE.to_owned());
-        let mut state = State {
-            cloud: Cloud::new(clock, settings, machine),
-            tokens: BTreeMap::new(),
-            keys: BTreeMap::new(),
-            role: None,
-            metadata_tokens: BTreeSet::new(),
-            issued: 0,
-            instance_type: "m7i.large".to_owned(),
-            denied: BTreeSet::new(),
-            ahead_s: 0,
-            is_metadata_gone: false,
-            is_key_denied: false,
-            calls: Calls::default(),
-        };
-        state.rotate();
-        let state = Arc::new(Mutex::new(state));
-        let shared = Arc::clone(&state);
-        let server = server::serve(move |request| locked(&shared).answer(&request)).expect("loopback has a port");
-        Self { state, server }
-    }
-
-    /// Where it answers, also as a metadata service.
-    #[must_use]
-    pub fn url(&self) -> String {
-        format!("http://{}", self.server.address)
-    }
-
-    /// Changes what happens to calls, or looks at what has happened.
-    pub fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
-        change(&mut locked(&self.state).calls.faults)
-    }
-
-    /// Changes how it behaves.
-    pub fn set(&self, change: impl FnOnce(&mut Settings)) {
-        change(&mut locked(&self.state).cloud.settings);
-    }
-
-    /// What was sent since the last time, without the calls that did not arrive.
-    pub fn take_sent(&self) -> Vec<Sent> {
-        std::mem::take(&mut locked(&self.state).calls.sent)
-    }
-
     /// A static access key of an account: its id and secret.
     #[must_use]
     pub fn key(&self, account: &str) -> (String, String) {
-        locked(&self.state).issue(account, None)
+        self.state().issue(account, None)
     }
 
     /// The account that owns the instance.
@@ -135,7 +77,7 @@ impl FakeEc2 {
 
     /// The role has new credentials, and the former ones end now.
     pub fn rotate(&self) {
-        let mut state = locked(&self.state);
+        let mut state = self.state();
         let now_ms = state.cloud.now_ms();
         let former = state.role.clone();
         if let Some(key) = former.and_then(|id| state.keys.get_mut(&id)) {
@@ -146,91 +88,95 @@ impl FakeEc2 {
 
     /// The instance has no role any more.
     pub fn take_role(&self) {
-        locked(&self.state).role = None;
-    }
-
-    /// The metadata service answers nobody, or does again.
-    pub fn hide_metadata(&self, is_gone: bool) {
-        locked(&self.state).is_metadata_gone = is_gone;
+        self.state().role = None;
     }
 
     /// By how many seconds its clock is ahead of the test's.
     pub fn set_ahead_s(&self, ahead_s: i64) {
-        locked(&self.state).ahead_s = ahead_s;
-    }
-
-    /// Whether the daemon's role has the right to this call.
-    pub fn deny(&self, action: &'static str, is_denied: bool) {
-        let denied = &mut locked(&self.state).denied;
-        if is_denied {
-            denied.insert(action);
-        } else {
-            denied.remove(action);
-        }
+        self.state().ahead_s = ahead_s;
     }
 
     /// Whether nobody may use the key that volumes are encrypted with: they are accepted, and taken back without a word.
     pub fn deny_key(&self, is_denied: bool) {
-        locked(&self.state).is_key_denied = is_denied;
+        self.state().is_key_denied = is_denied;
     }
 
     /// What kind of instance it is.
     pub fn set_instance_type(&self, name: &str) {
-        name.clone_into(&mut locked(&self.state).instance_type);
+        name.clone_into(&mut self.state().instance_type);
     }
 
     /// Another instance calls from now on. The former one is left in this state, such as `terminated`; `None`: nothing is known of it any more.
     pub fn replace_instance(&self, instance: &str, former: Option<&'static str>) {
-        locked(&self.state).cloud.replace_machine(instance, former);
+        self.state().cloud.replace_machine(instance, former);
     }
 
     /// The zone in which the instance is.
     pub fn set_zone(&self, name: &str) {
-        name.clone_into(&mut locked(&self.state).cloud.machine.1);
-    }
-
-    /// The next volume fails.
-    pub fn fail_next(&self) {
-        locked(&self.state).cloud.fail_next = true;
+        name.clone_into(&mut self.state().cloud.machine.1);
     }
 
     /// Attachments under this device name hang.
     pub fn hang(&self, device: &str) {
-        locked(&self.state).cloud.hung.insert(device.to_owned());
-    }
-
-    /// Another instance has the volume.
-    pub fn attach_elsewhere(&self, id: &str, instance: &str) {
-        locked(&self.state).cloud.attach_elsewhere(id, instance);
-    }
-
-    /// How many volumes there are, without those that are being deleted.
-    #[must_use]
-    pub fn volumes(&self) -> usize {
-        locked(&self.state).cloud.count()
+        self.state().cloud.hung.insert(device.to_owned());
     }
 
     /// The volumes that are attached to the instance, for whoever plugs disks into a guest.
     #[must_use]
     pub fn attached(&self) -> BTreeSet<String> {
-        locked(&self.state).cloud.attached()
-    }
-
-    /// Carries out the calls that are late.
-    pub fn settle(&self) {
-        locked(&self.state).settle();
+        self.state().cloud.attached()
     }
 }
 
-impl Dialect for State {
+impl Dialect for Ec2 {
     type Call = Sent;
     type Done = String;
     type Refused = Refused;
 
     const KIND: &'static str = XML;
 
+    fn new(clock: Arc<dyn Clock>, settings: Settings) -> Self {
+        let mut ec2 = Self {
+            cloud: Cloud::new(clock, settings, (INSTANCE.to_owned(), ZONE.to_owned())),
+            tokens: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            role: None,
+            metadata_tokens: BTreeSet::new(),
+            issued: 0,
+            instance_type: "m7i.large".to_owned(),
+            ahead_s: 0,
+            is_key_denied: false,
+            calls: Calls::default(),
+        };
+        ec2.rotate();
+        ec2
+    }
+
+    fn cloud(&mut self) -> &mut Cloud {
+        &mut self.cloud
+    }
+
     fn calls(&mut self) -> &mut Calls<Sent> {
         &mut self.calls
+    }
+
+    fn answer(&mut self, request: &Request) -> Outcome {
+        if request.path.starts_with("/latest/") {
+            if self.calls.is_metadata_gone {
+                return Outcome::Nothing;
+            }
+            let (status, text) = self.metadata(request);
+            return Outcome::Answer(self.other(status, "text/plain", text.into()));
+        }
+        let mut parameters: BTreeMap<String, String> = form(&request.body).collect();
+        let (action, version) = (parameters.remove("Action"), parameters.remove("Version"));
+        let sent = Sent { action: action.unwrap_or_default(), parameters };
+        let is_query = request.method == "POST" && request.path == "/" && version.as_deref() == Some("2016-11-15");
+        if !is_query {
+            let refused = ("InvalidAction", "no call of this version".to_owned());
+            return Outcome::Answer(self.refuse(&refused));
+        }
+        self.meet(request, sent)
     }
 
     fn name(sent: &Sent) -> &str {
@@ -245,7 +191,7 @@ impl Dialect for State {
                 ("AuthFailure", CREDENTIALS.to_owned())
             }
         })?;
-        if self.denied.contains(&*sent.action) {
+        if self.calls.denied.contains(&*sent.action) {
             let said = "You are not authorized to perform this operation. Encoded authorization failure message: kZdy9";
             return Err(("UnauthorizedOperation", said.to_owned()));
         }
@@ -285,7 +231,7 @@ impl Dialect for State {
     }
 }
 
-impl State {
+impl Ec2 {
     fn now_ms(&self) -> u64 {
         let now_s = self.cloud.now_ms() / 1000;
         now_s.saturating_add_signed(self.ahead_s) * 1000
@@ -313,25 +259,6 @@ impl State {
         if ends_ms.is_some_and(|ends_ms| ends_ms <= soon_ms) {
             self.rotate();
         }
-    }
-
-    fn answer(&mut self, request: &Request) -> Outcome {
-        if request.path.starts_with("/latest/") {
-            if self.is_metadata_gone {
-                return Outcome::Nothing;
-            }
-            let (status, text) = self.metadata(request);
-            return Outcome::Answer(self.other(status, "text/plain", text.into()));
-        }
-        let mut parameters: BTreeMap<String, String> = form(&request.body).collect();
-        let (action, version) = (parameters.remove("Action"), parameters.remove("Version"));
-        let sent = Sent { action: action.unwrap_or_default(), parameters };
-        let is_query = request.method == "POST" && request.path == "/" && version.as_deref() == Some("2016-11-15");
-        if !is_query {
-            let refused = ("InvalidAction", "no call of this version".to_owned());
-            return Outcome::Answer(self.refuse(&refused));
-        }
-        self.meet(request, sent)
     }
 
     fn refuse(&self, (code, said): &Refused) -> Reply {

@@ -9,7 +9,7 @@ use surgetank_model::units::GIB;
 
 use super::super::cloud::{Progress, Refusal, Seen, State as VolumeState, Wanted};
 use super::super::ec2::xml;
-use super::{INSTANCE, Operation, PROJECT, Refused, Sent, State, ZONE};
+use super::{Gce, INSTANCE, Operation, PROJECT, Refused, Sent, ZONE};
 use crate::Tags;
 use crate::clock::whole_ms;
 
@@ -155,7 +155,7 @@ impl Operation {
     }
 }
 
-impl State {
+impl Gce {
     /// Carries out a call.
     pub(super) fn carry_out(&mut self, sent: &Sent) -> Result<Value, Refused> {
         self.end_operations();

@@ -3,16 +3,17 @@
 mod calls;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Settings;
 use super::cloud::Cloud;
 use super::dialect::{Calls, Dialect};
-use super::faults::{Fault, Faults};
-use super::server::{self, Outcome, Reply, Request, Server, form};
+use super::faults::Fault;
+use super::server::{Outcome, Reply, Request, form};
+use super::tokens::{Bearer, Tokens};
+use super::{Fake, Settings};
 use crate::clock::{Clock, whole_ms};
 
 /// The project of the fake.
@@ -21,10 +22,6 @@ pub const PROJECT: &str = "our-project";
 pub const ZONE: &str = "europe-west1-b";
 /// Its instance.
 pub const INSTANCE: &str = "our-machine";
-/// How long a token of the service account lasts.
-const TOKEN_LIFE: Duration = Duration::from_secs(3600);
-/// When the metadata service has a new token, before the former one ends.
-const RENEWAL: Duration = Duration::from_secs(300);
 /// What answers are.
 const JSON: &str = "application/json; charset=UTF-8";
 
@@ -64,17 +61,11 @@ struct Operation {
 }
 
 /// What is behind the dialect.
-struct State {
+pub struct Gce {
     cloud: Cloud,
     operations: Vec<Operation>,
-    /// Tokens, and when they end.
-    tokens: BTreeMap<String, u64>,
-    account: Option<String>,
-    issued: u64,
-    is_open: bool,
-    denied: BTreeSet<&'static str>,
+    tokens: Tokens,
     failing: Vec<(&'static str, u16, String, String)>,
-    is_metadata_gone: bool,
     /// For how long an operation is not known.
     operation_lag_ms: u64,
     /// How long labels take to be set.
@@ -82,166 +73,57 @@ struct State {
     calls: Calls<Sent>,
 }
 
-/// A fake of Compute Engine on loopback.
-pub struct FakeGce {
-    state: Arc<Mutex<State>>,
-    server: Server,
-}
-
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// A fake of Compute Engine on loopback, whose machine has a service account.
+pub type FakeGce = Fake<Gce>;
 
 impl FakeGce {
-    /// Starts one whose time is that of a clock.
-    ///
-    /// # Panics
-    /// If the system has no port.
-    #[must_use]
-    pub fn start(clock: Arc<dyn Clock>, settings: Settings) -> Self {
-        let machine = (INSTANCE.to_owned(), ZONE.to_owned());
-        let mut state = State {
-            cloud: Cloud::new(clock, settings, machine),
-            operations: Vec::new(),
-            tokens: BTreeMap::new(),
-            account: None,
-            issued: 0,
-            is_open: false,
-            denied: BTreeSet::new(),
-            failing: Vec::new(),
-            is_metadata_gone: false,
-            operation_lag_ms: 0,
-            labels_ms: calls::LABELS_MS,
-            calls: Calls::default(),
-        };
-        state.rotate();
-        let state = Arc::new(Mutex::new(state));
-        let shared = Arc::clone(&state);
-        let server = server::serve(move |request| locked(&shared).answer(&request)).expect("loopback has a port");
-        Self { state, server }
-    }
-
-    /// Where it answers, also as a metadata service.
-    #[must_use]
-    pub fn url(&self) -> String {
-        format!("http://{}", self.server.address)
-    }
-
-    /// Changes what happens to calls, or looks at what has happened.
-    pub fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
-        change(&mut locked(&self.state).calls.faults)
-    }
-
-    /// Changes how it behaves.
-    pub fn set(&self, change: impl FnOnce(&mut Settings)) {
-        change(&mut locked(&self.state).cloud.settings);
-    }
-
-    /// What was sent since the last time, without the calls that did not arrive.
-    pub fn take_sent(&self) -> Vec<Sent> {
-        std::mem::take(&mut locked(&self.state).calls.sent)
-    }
-
-    /// An access token that lasts as long as one of the service account.
-    #[must_use]
-    pub fn token(&self) -> String {
-        locked(&self.state).issue()
-    }
-
-    /// Whoever shows no token may do everything, as Google's own client does here.
-    pub fn let_everybody_in(&self) {
-        locked(&self.state).is_open = true;
-    }
-
-    /// All tokens end now, and the service account has a new one.
-    pub fn rotate(&self) {
-        let mut state = locked(&self.state);
-        state.tokens.clear();
-        state.rotate();
-    }
-
-    /// The instance has no service account any more.
-    pub fn take_account(&self) {
-        locked(&self.state).account = None;
-    }
-
-    /// The metadata service answers nobody, or does again.
-    pub fn hide_metadata(&self, is_gone: bool) {
-        locked(&self.state).is_metadata_gone = is_gone;
-    }
-
-    /// Whether the service account has the right to this call.
-    pub fn deny(&self, call: &'static str, is_denied: bool) {
-        let denied = &mut locked(&self.state).denied;
-        if is_denied {
-            denied.insert(call);
-        } else {
-            denied.remove(call);
-        }
-    }
-
     /// The next operation of this call is accepted, and fails.
     pub fn fail_operation(&self, call: &'static str, status: u16, code: &str, said: &str) {
-        locked(&self.state).failing.push((call, status, code.to_owned(), said.to_owned()));
+        self.state().failing.push((call, status, code.to_owned(), said.to_owned()));
     }
 
     /// For how long an operation that was begun is not known.
     pub fn set_operation_lag(&self, lag: Duration) {
-        locked(&self.state).operation_lag_ms = whole_ms(lag);
+        self.state().operation_lag_ms = whole_ms(lag);
     }
 
     /// How long labels take to be set.
     pub fn set_label_time(&self, time: Duration) {
-        locked(&self.state).labels_ms = whole_ms(time);
-    }
-
-    /// The next disk fails.
-    pub fn fail_next(&self) {
-        locked(&self.state).cloud.fail_next = true;
+        self.state().labels_ms = whole_ms(time);
     }
 
     /// Another instance calls from now on. The former one is left in this state, such as `TERMINATED`; `None`: nothing is known of it any more.
     pub fn replace_instance(&self, instance: &str, former: Option<&'static str>) {
-        locked(&self.state).cloud.replace_machine(instance, former);
-    }
-
-    /// Another instance has the disk.
-    pub fn attach_elsewhere(&self, disk: &str, instance: &str) {
-        locked(&self.state).cloud.attach_elsewhere(disk, instance);
+        self.state().cloud.replace_machine(instance, former);
     }
 
     /// Somebody else changes the labels of a disk.
     pub fn label(&self, disk: &str, label: &str, value: &str) {
         let change = |labels: &mut BTreeMap<String, String>| drop(labels.insert(label.to_owned(), value.to_owned()));
-        let _ = locked(&self.state).cloud.set_tags(disk, change);
+        let _ = self.state().cloud.set_tags(disk, change);
     }
 
     /// The labels of a disk.
     #[must_use]
     pub fn labels(&self, disk: &str) -> BTreeMap<String, String> {
-        locked(&self.state).cloud.made(disk).map(|seen| seen.volume.tags).unwrap_or_default()
+        self.state().cloud.made(disk).map(|seen| seen.volume.tags).unwrap_or_default()
     }
 
     /// Operations are forgotten.
     pub fn forget_operations(&self) {
-        locked(&self.state).operations.clear();
+        self.state().operations.clear();
     }
 
     /// The disks that are attached to the instance, for whoever plugs disks into a guest.
     #[must_use]
     pub fn attached(&self) -> BTreeSet<String> {
-        locked(&self.state).cloud.attached()
+        self.state().cloud.attached()
     }
 
     /// How many disks there are, without those that are being deleted.
     #[must_use]
     pub fn disks(&self) -> usize {
-        locked(&self.state).cloud.count()
-    }
-
-    /// Carries out the calls that are late.
-    pub fn settle(&self) {
-        locked(&self.state).settle();
+        self.volumes()
     }
 }
 
@@ -254,15 +136,45 @@ fn refusal((status, reason, said): &Refused) -> Reply {
     json_reply(*status, &json!({ "error": { "code": status, "message": said, "errors": [error] } }))
 }
 
-impl Dialect for State {
+impl Dialect for Gce {
     type Call = Sent;
     type Done = Value;
     type Refused = Refused;
 
     const KIND: &'static str = JSON;
 
+    fn new(clock: Arc<dyn Clock>, settings: Settings) -> Self {
+        Self {
+            cloud: Cloud::new(Arc::clone(&clock), settings, (INSTANCE.to_owned(), ZONE.to_owned())),
+            operations: Vec::new(),
+            tokens: Tokens::new(clock, "ya29"),
+            failing: Vec::new(),
+            operation_lag_ms: 0,
+            labels_ms: calls::LABELS_MS,
+            calls: Calls::default(),
+        }
+    }
+
+    fn cloud(&mut self) -> &mut Cloud {
+        &mut self.cloud
+    }
+
     fn calls(&mut self) -> &mut Calls<Sent> {
         &mut self.calls
+    }
+
+    fn answer(&mut self, request: &Request) -> Outcome {
+        if let Some(path) = request.path.strip_prefix("/computeMetadata/v1/") {
+            if self.calls.is_metadata_gone {
+                return Outcome::Nothing;
+            }
+            return Outcome::Answer(self.metadata(request, path));
+        }
+        // Google's front end takes no POST without a length, also of nothing.
+        if request.method == "POST" && request.header("content-length").is_none() {
+            return Outcome::Answer(self.web_page(411));
+        }
+        self.meet(request, Sent::read(request))
     }
 
     fn name(sent: &Sent) -> &str {
@@ -270,12 +182,10 @@ impl Dialect for State {
     }
 
     fn permit(&self, request: &Request, sent: &Sent) -> Result<(), Refused> {
-        let token = request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
-        let counts = |token: &str| self.tokens.get(token).is_some_and(|ends_ms| self.cloud.now_ms() < *ends_ms);
-        if !token.map_or(self.is_open, counts) {
+        if !self.tokens.admit(request) {
             return Err(unknown_token());
         }
-        if self.denied.contains(&*sent.call) {
+        if self.calls.denied.contains(&*sent.call) {
             let resource = sent.path.rsplit_once('/').map_or(&*sent.path, |(resource, _)| resource);
             return Err((403, "forbidden", format!("Required 'compute.{}' permission for '{resource}'", sent.call)));
         }
@@ -307,51 +217,24 @@ impl Dialect for State {
     }
 }
 
-impl State {
-    fn issue(&mut self) -> String {
-        self.issued += 1;
-        let token = format!("ya29.swordfish-{:020}", self.issued);
-        let ends_ms = self.cloud.now_ms() + whole_ms(TOKEN_LIFE);
-        self.tokens.insert(token.clone(), ends_ms);
-        token
+impl Bearer for Gce {
+    fn tokens(&mut self) -> &mut Tokens {
+        &mut self.tokens
     }
+}
 
-    fn rotate(&mut self) {
-        self.account = Some(self.issue());
-    }
-
-    fn answer(&mut self, request: &Request) -> Outcome {
-        if let Some(path) = request.path.strip_prefix("/computeMetadata/v1/") {
-            if self.is_metadata_gone {
-                return Outcome::Nothing;
-            }
-            return Outcome::Answer(self.metadata(request, path));
-        }
-        // Google's front end takes no POST without a length, also of nothing.
-        if request.method == "POST" && request.header("content-length").is_none() {
-            return Outcome::Answer(self.web_page(411));
-        }
-        self.meet(request, Sent::read(request))
-    }
-
+impl Gce {
     fn metadata(&mut self, request: &Request, path: &str) -> Reply {
         let flavor = ("metadata-flavor", "Google".to_owned());
         if request.header(flavor.0) != Some(&flavor.1) {
             return self.web_page(403);
         }
-        let soon_ms = self.cloud.now_ms() + whole_ms(RENEWAL);
-        if let Some(token) = &self.account
-            && self.tokens.get(token).is_none_or(|ends_ms| *ends_ms <= soon_ms)
-        {
-            self.rotate();
-        }
-        let left_s = |token: &str| self.tokens[token].saturating_sub(self.cloud.now_ms()) / 1000;
-        let told = match (path, &self.account) {
+        let told = match (path, self.tokens.told()) {
             ("project/project-id?alt=json", _) => json!(PROJECT),
             ("instance/zone?alt=json", _) => json!(format!("projects/123456789012/zones/{}", self.cloud.machine.1)),
             ("instance/name?alt=json", _) => json!(self.cloud.machine.0),
-            ("instance/service-accounts/default/token", Some(token)) => {
-                json!({ "access_token": token, "expires_in": left_s(token), "token_type": "Bearer" })
+            ("instance/service-accounts/default/token", Some((token, left_s))) => {
+                json!({ "access_token": token, "expires_in": left_s, "token_type": "Bearer" })
             }
             _ => return Reply { headers: vec![flavor], ..self.web_page(404) },
         };
