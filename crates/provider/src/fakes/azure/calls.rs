@@ -25,9 +25,10 @@ const TYPES: &[(&str, &str)] = &[
     ("UltraSSD_LRS", "ultra"),
 ];
 
-/// The right that a call needs.
-pub fn action(call: &str) -> &'static str {
-    match call {
+/// The right that a call needs, as the list of operations of Microsoft.Compute has it.
+#[must_use]
+pub fn action(call: &str) -> Option<&'static str> {
+    Some(match call {
         "disks.get" | "disks.list" => "Microsoft.Compute/disks/read",
         "disks.createOrUpdate" | "disks.update" => "Microsoft.Compute/disks/write",
         "disks.delete" => "Microsoft.Compute/disks/delete",
@@ -35,8 +36,8 @@ pub fn action(call: &str) -> &'static str {
         "virtualMachines.attachDetachDataDisks" => "Microsoft.Compute/virtualMachines/attachDetachDataDisks/action",
         "diskOperations.get" => "Microsoft.Compute/locations/diskOperations/read",
         "operations.get" => "Microsoft.Compute/locations/operations/read",
-        _ => "",
-    }
+        _ => return None,
+    })
 }
 
 fn invalid(said: impl Into<String>) -> Refused {

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub use calls::action;
+
 use super::cloud::{Cloud, Volume, Wanted};
 use super::dialect::{Calls, Dialect};
 use super::faults::Fault;
@@ -290,7 +292,7 @@ impl Dialect for Azure {
             return Err(unknown_token());
         }
         if self.calls.denied.contains(&*sent.call) {
-            let action = calls::action(&sent.call);
+            let action = action(&sent.call).unwrap_or_default();
             let said = format!(
                 "The client '{CLIENT}' with object id '{CLIENT}' does not have authorization to perform action '{action}' over scope '{}' or the scope is invalid.",
                 sent.path
