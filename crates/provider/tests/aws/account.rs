@@ -4,22 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_model::units::Span;
-use surgetank_provider::fakes::{FakeEc2, Faults, Settings};
+use surgetank_provider::fakes::FakeEc2;
+use surgetank_provider::fakes::ec2::Ec2;
 use surgetank_provider::{AwsConfig, AwsProvider, CreateVolume, DiskIdentity, ManualClock, VolumeId};
 
-use crate::faked::{self, Fake};
+use crate::faked::{self, Cloud};
 
 /// The type that is rented.
 pub const TYPE: &str = "gp3";
 
-pub type Account = faked::Account<FakeEc2>;
+pub type Account = faked::Account<Ec2>;
 
 pub fn request(owner: &str) -> CreateVolume {
-    faked::request::<FakeEc2>(owner)
+    faked::request::<Ec2>(owner)
 }
 
-// Inherent functions come before those of a trait, so none of these calls itself.
-impl Fake for FakeEc2 {
+impl Cloud for Ec2 {
     type Config = AwsConfig;
     type Provider = AwsProvider;
 
@@ -27,14 +27,10 @@ impl Fake for FakeEc2 {
     const REFUSED: &'static str = "does not accept the credentials";
     const EPOCHS: [&'static str; 2] = ["e", "e"];
 
-    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self {
-        Self::start(clock, settings)
-    }
-
-    fn config(&self) -> AwsConfig {
+    fn config(fake: &FakeEc2) -> AwsConfig {
         AwsConfig {
-            endpoint: Some(self.url()),
-            metadata_url: self.url(),
+            endpoint: Some(fake.url()),
+            metadata_url: fake.url(),
             grow_in_place: true,
             timeout: Span(Duration::from_secs(10)),
             reads_per_s: 1_000_000,
@@ -47,27 +43,7 @@ impl Fake for FakeEc2 {
         AwsProvider::open_at(config, clock).unwrap()
     }
 
-    fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
-        self.faults(change)
-    }
-
-    fn settle(&self) {
-        self.settle();
-    }
-
-    fn volumes(&self) -> usize {
-        self.volumes()
-    }
-
-    fn fail_next(&self) {
-        self.fail_next();
-    }
-
-    fn deny(&self, call: &'static str, is_denied: bool) {
-        self.deny(call, is_denied);
-    }
-
-    fn disk(&self, id: &VolumeId) -> DiskIdentity {
+    fn disk(_: &FakeEc2, id: &VolumeId) -> DiskIdentity {
         DiskIdentity::Serial(id.0.replace('-', ""))
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use surgetank_provider::fakes::{FakeEc2, Settings};
+use surgetank_provider::fakes::Settings;
+use surgetank_provider::fakes::ec2::Ec2;
 
 use crate::faked::lives;
 
@@ -11,15 +12,12 @@ const LIVES: u64 = 260;
 
 #[test]
 fn life_cycles_amid_faults_end_with_nothing_rented() {
-    lives::<FakeEc2>(Settings::default(), LIVES);
+    lives::<Ec2>(Settings::default(), LIVES);
 }
 
 #[test]
 fn life_cycles_amid_faults_and_lag_end_with_nothing_rented() {
     let lag = Duration::from_secs(3);
     let states = Duration::from_secs(2);
-    lives::<FakeEc2>(
-        Settings { blind: lag, listing_lag: lag, state_lag: states, page: 5, ..Settings::default() },
-        LIVES,
-    );
+    lives::<Ec2>(Settings { blind: lag, listing_lag: lag, state_lag: states, page: 5, ..Settings::default() }, LIVES);
 }

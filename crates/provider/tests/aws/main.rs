@@ -9,21 +9,21 @@ mod official;
 mod policy;
 mod trouble;
 
-use surgetank_provider::fakes::FakeEc2;
+use surgetank_provider::fakes::ec2::Ec2;
 
 use faked::contracts;
 
 #[test]
 fn the_contract_holds_against_the_fake() {
-    contracts::holds::<FakeEc2>();
+    contracts::holds::<Ec2>();
 }
 
 #[test]
 fn the_contract_holds_where_answers_lag_and_pages_are_short() {
-    contracts::holds_where_answers_lag_and_pages_are_short::<FakeEc2>();
+    contracts::holds_where_answers_lag_and_pages_are_short::<Ec2>();
 }
 
 #[test]
 fn the_contract_holds_amid_absences_and_stale_lists() {
-    contracts::holds_amid_absences_and_stale_lists::<FakeEc2>();
+    contracts::holds_amid_absences_and_stale_lists::<Ec2>();
 }

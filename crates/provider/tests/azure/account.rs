@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_model::units::Span;
-use surgetank_provider::fakes::{FakeAzure, Faults, Settings};
+use surgetank_provider::fakes::FakeAzure;
+use surgetank_provider::fakes::azure::Azure;
 use surgetank_provider::{AzureConfig, AzureProvider, CreateVolume, DiskIdentity, ManualClock, VolumeId, tag};
 
-use crate::faked::{self, Fake};
+use crate::faked::{self, Cloud};
 
-pub type Account = faked::Account<FakeAzure>;
+pub type Account = faked::Account<Azure>;
 
 pub fn request(owner: &str) -> CreateVolume {
-    faked::request::<FakeAzure>(owner)
+    faked::request::<Azure>(owner)
 }
 
 /// One with its token as a tag, as the daemon sets it.
@@ -22,8 +23,7 @@ pub fn request_with_token(owner: &str) -> CreateVolume {
     wanted
 }
 
-// Inherent functions come before those of a trait, so none of these calls itself.
-impl Fake for FakeAzure {
+impl Cloud for Azure {
     type Config = AzureConfig;
     type Provider = AzureProvider;
 
@@ -31,15 +31,11 @@ impl Fake for FakeAzure {
     const REFUSED: &'static str = "refuses a token";
     const EPOCHS: [&'static str; 2] = ["0", "1"];
 
-    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self {
-        Self::start(clock, settings)
-    }
-
-    fn config(&self) -> AzureConfig {
+    fn config(fake: &FakeAzure) -> AzureConfig {
         AzureConfig {
-            endpoint: Some(self.url()),
-            metadata_url: self.url(),
-            login_url: self.url(),
+            endpoint: Some(fake.url()),
+            metadata_url: fake.url(),
+            login_url: fake.url(),
             grow_in_place: true,
             timeout: Span(Duration::from_secs(10)),
             reads_per_s: 1_000_000,
@@ -52,27 +48,7 @@ impl Fake for FakeAzure {
         AzureProvider::open_at(config, clock).unwrap()
     }
 
-    fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
-        self.faults(change)
-    }
-
-    fn settle(&self) {
-        self.settle();
-    }
-
-    fn volumes(&self) -> usize {
-        self.disks()
-    }
-
-    fn fail_next(&self) {
-        self.fail_next();
-    }
-
-    fn deny(&self, call: &'static str, is_denied: bool) {
-        self.deny(call, is_denied);
-    }
-
-    fn disk(&self, id: &VolumeId) -> DiskIdentity {
-        DiskIdentity::Lun(self.attached()[&id.0])
+    fn disk(fake: &FakeAzure, id: &VolumeId) -> DiskIdentity {
+        DiskIdentity::Lun(fake.attached()[&id.0])
     }
 }

@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use serde_json::Value;
 use surgetank_model::Bytes;
-use surgetank_provider::fakes::azure::{LOCATION, Sent, ZONE};
+use surgetank_provider::fakes::azure::{Azure, LOCATION, Sent, ZONE};
 use surgetank_provider::fakes::{Fault, Settings};
 use surgetank_provider::{
-    AzureConfig, Change, CreateVolume, DiskIdentity, Provider, ProviderConfig, ProviderError, Tags, VolumeId,
-    VolumeState, tag,
+    AzureConfig, Change, CreateVolume, DiskIdentity, Provider, ProviderError, VolumeId, VolumeState, tag,
 };
 
 use crate::account::{Account, request};
-use crate::faked::behaviour::{leaves_alone, poll};
+use crate::disks::{
+    a_restart_elsewhere_says_nothing, a_tag_can_be_set_on_the_way, a_tag_that_takes_long_is_asked_for_again, boost,
+    grows_where_that_is_permitted, is_made_with_its_tags, lists_have_all_pages, nothing_in_use_is_deleted,
+    others_are_left_alone, what_was_accepted_shows_as_on_the_way,
+};
+use crate::faked::behaviour::poll;
 use crate::json::{a_token_is_used_until_it_ends, looks_on_the_way_are_rare, tokens_are_renewed};
-
-/// A change that is asked for.
-type Asked<'a> = &'a dyn Fn() -> Result<Change, ProviderError>;
 
 /// What changes the machine.
 const MACHINE: &str = "virtualMachines.attachDetachDataDisks";
@@ -32,19 +33,7 @@ fn count(sent: &[Sent], call: &str) -> usize {
 
 #[test]
 fn a_boost_takes_thirty_calls_at_most() {
-    let account = Account::new(Settings { delete: Duration::from_secs(1), ..Settings::default() });
-    let provider = account.open();
-    let id = provider.create(&request("a")).unwrap().0.id;
-    poll(&account, &provider, &id, Some(VolumeState::Available));
-    provider.attach(&id).unwrap();
-    poll(&account, &provider, &id, Some(VolumeState::Attached));
-    provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")).unwrap();
-    account.pass(Duration::from_secs(60));
-    provider.set_tag(&id, tag::DIRTY_EPOCH, None).unwrap();
-    provider.detach(&id).unwrap();
-    poll(&account, &provider, &id, Some(VolumeState::Available));
-    provider.delete(&id).unwrap();
-    poll(&account, &provider, &id, None);
+    let account = boost::<Azure>();
     let sent = account.fake.take_sent();
     assert!(sent.len() <= 30, "{} {:?}", sent.len(), calls(&sent));
     assert_eq!(account.fake.disks(), 0);
@@ -92,31 +81,7 @@ fn a_creation_that_is_repeated_changes_nothing_of_a_disk_that_is_there() {
 
 #[test]
 fn what_was_accepted_shows_as_on_the_way_also_after_a_restart_and_after_an_answer_that_is_lost() {
-    use VolumeState::{Attached, Attaching, Available, Deleting, Detaching};
-    let account = Account::new(Settings::default());
-    let provider = account.open();
-    let (id, other) = (account.made(&provider, "a"), account.made(&provider, "a"));
-    let changes: [(&'static str, Asked<'_>, VolumeState, Option<VolumeState>); 3] = [
-        (MACHINE, &|| provider.attach(&id), Attaching, Some(Attached)),
-        (MACHINE, &|| provider.detach(&id), Detaching, Some(Available)),
-        ("disks.delete", &|| provider.delete(&id), Deleting, None),
-    ];
-    for (call, change, on_the_way, after) in changes {
-        account.fake.faults(|faults| faults.scripted.push_back((call, Fault::AnswerLost)));
-        assert!(matches!(change(), Err(ProviderError::Transient(_))), "{call}");
-        let restarted = account.open();
-        for provider in [&provider, &restarted] {
-            assert_eq!(provider.describe(&id).unwrap().state, on_the_way);
-            assert_eq!(provider.describe(&other).unwrap().state, Available, "another disk is not on the way");
-            let listed = provider.list(tag::OWNER, "a").unwrap();
-            let state = |id: &VolumeId| listed.iter().find(|volume| volume.id == *id).unwrap().state;
-            assert_eq!((state(&id), state(&other)), (on_the_way, Available));
-        }
-        assert_eq!(change(), Ok(Change::Identity), "it is not asked for twice");
-        for provider in [&provider, &restarted] {
-            poll(&account, provider, &id, after);
-        }
-    }
+    what_was_accepted_shows_as_on_the_way::<Azure>([MACHINE, MACHINE, "disks.delete"]);
 }
 
 #[test]
@@ -258,19 +223,8 @@ fn units_are_used_again_as_late_as_possible() {
 #[test]
 fn a_tag_that_takes_long_to_be_set_is_asked_for_again() {
     let account = Account::new(Settings::default());
-    let provider = account.open();
-    let id = account.attached(&provider, "a");
-    account.fake.set_tag_time(Duration::from_secs(20));
-    for _ in 0..2 {
-        match provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")) {
-            Err(ProviderError::Transient(text)) => assert!(text.contains("is asked for again"), "{text}"),
-            answer => panic!("{answer:?}"),
-        }
-    }
-    assert!(!account.fake.tags(&id.0).contains_key(tag::DIRTY_EPOCH));
-    account.pass(Duration::from_secs(21));
-    assert_eq!(provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")), Ok(Change::Identity));
-    assert_eq!(account.fake.tags(&id.0)[tag::DIRTY_EPOCH], "e");
+    let set = |id: &VolumeId| account.fake.tags(&id.0).remove(tag::DIRTY_EPOCH);
+    a_tag_that_takes_long_is_asked_for_again(&account, |time| account.fake.set_tag_time(time), set);
 }
 
 #[test]
@@ -298,32 +252,14 @@ fn a_tag_is_there_when_its_setting_is_answered_and_tags_of_others_stay() {
 
 #[test]
 fn a_tag_can_be_set_while_a_disk_is_on_the_way() {
-    let account = Account::new(Settings::default());
-    let provider = account.open();
-    let id = account.made(&provider, "a");
-    provider.attach(&id).unwrap();
-    for value in ["1", "2", "3"] {
-        assert_eq!(provider.set_tag(&id, "k", Some(value)), Ok(Change::Changed));
-        let seen = provider.describe(&id).unwrap();
-        assert_eq!((seen.state, &*seen.tags["k"]), (VolumeState::Attaching, value));
-    }
-    let attached = account.reaches(&provider, &id, VolumeState::Attached);
-    assert_eq!(attached.tags["k"], "3");
+    a_tag_can_be_set_on_the_way::<Azure>();
 }
 
 #[test]
 fn disks_are_made_in_one_call_with_all_their_tags_and_never_detached_by_force() {
     let account = Account::new(Settings::default());
     let provider = account.open();
-    let device = format!("read-cache:{}", "Data.X_".repeat(4));
-    let tags = Tags::from([(tag::OWNER.to_owned(), "a".to_owned()), (tag::DEVICE.to_owned(), device.clone())]);
-    let wanted = CreateVolume { tags: tags.clone(), ..request("a") };
-    let id = provider.create(&wanted).unwrap().0.id;
-    assert_eq!(id.0, format!("surgetank-{}", wanted.token));
-    assert_eq!(account.reaches(&provider, &id, VolumeState::Available).tags, tags);
-    let listed = provider.list(tag::DEVICE, &device).unwrap();
-    assert_eq!(listed.iter().map(|volume| &volume.id).collect::<Vec<_>>(), [&id]);
-    assert!(provider.list(tag::DEVICE, &device[..device.len() - 1]).unwrap().is_empty());
+    let id = is_made_with_its_tags(&account, &provider);
     provider.attach(&id).unwrap();
     account.reaches(&provider, &id, VolumeState::Attached);
     provider.detach(&id).unwrap();
@@ -373,60 +309,17 @@ fn what_is_bought_is_asked_for_and_nothing_else_is() {
 #[test]
 fn what_another_machine_has_is_left_alone_and_a_foreign_disk_of_the_name_is_not_adopted() {
     let account = Account::new(Settings::default());
-    let provider = account.open();
-    let wanted = request("a");
-    let id = provider.create(&wanted).unwrap().0.id;
-    account.reaches(&provider, &id, VolumeState::Available);
-    account.pass(Duration::from_secs(5));
-    account.fake.attach_elsewhere(&id.0, "other-machine");
-    leaves_alone(&provider, &id, "other-machine");
-    account.fake.tag(&id.0, tag::OWNER, "b");
-    match account.open().create(&wanted) {
-        Err(ProviderError::Invalid(text)) => assert!(text.contains("draw a fresh token"), "{text}"),
-        answer => panic!("{answer:?}"),
-    }
-    assert_eq!(account.fake.disks(), 1);
+    others_are_left_alone(&account, |id| account.fake.tag(&id.0, tag::OWNER, "b"));
 }
 
 #[test]
 fn what_was_so_a_moment_ago_deletes_nothing_that_is_in_use() {
-    let account = Account::new(Settings::default());
-    let (one, other) = (account.open(), account.open());
-    let id = account.made(&one, "a");
-    // The look of the one is a moment old.
-    assert_eq!(other.attach(&id), Ok(Change::Changed));
-    assert!(matches!(one.delete(&id), Err(ProviderError::Conflict { .. })));
-    account.reaches(&other, &id, VolumeState::Attached);
-    assert!(matches!(one.delete(&id), Err(ProviderError::Conflict { .. })));
-    assert_eq!(one.attach(&id), Ok(Change::Identity));
-    assert_eq!(account.fake.disks(), 1);
+    nothing_in_use_is_deleted::<Azure>();
 }
 
 #[test]
 fn lists_have_all_pages_or_are_an_error() {
-    let account = Account::new(Settings { page: 2, ..Settings::default() });
-    let provider = account.open();
-    let made: BTreeSet<VolumeId> = (0..9).map(|_| provider.create(&request("many")).unwrap().0.id).collect();
-    let listed = |key: &str, value: &str| -> BTreeSet<VolumeId> {
-        provider.list(key, value).unwrap().into_iter().map(|volume| volume.id).collect()
-    };
-    assert_eq!(listed(tag::OWNER, "many"), made);
-    account.pass(Duration::from_secs(5));
-    for fault in [Fault::Unavailable, Fault::Truncated, Fault::LoginPage, Fault::AnswerLost] {
-        for call in ["disks.list", "virtualMachines.get"] {
-            account.fake.faults(|faults| faults.scripted.push_back((call, fault)));
-            let answer = provider.list(tag::OWNER, "many");
-            assert!(matches!(answer, Err(ProviderError::Transient(_))), "{call} {fault:?} {answer:?}");
-        }
-    }
-    let odd = made.last().unwrap();
-    for value in ["m*", "it's \"odd\" & \\", "\u{e4}", "", "2"] {
-        assert_eq!(provider.set_tag(odd, "k.a b", Some(value)), Ok(Change::Changed));
-        assert_eq!(listed("k.a b", value), BTreeSet::from([odd.clone()]), "{value}");
-    }
-    assert!(
-        listed(tag::OWNER, "m*").is_empty() && listed(tag::OWNER, "MANY").is_empty() && listed("K", "v").is_empty()
-    );
+    lists_have_all_pages::<Azure>(["disks.list", "virtualMachines.get"]);
 }
 
 #[test]
@@ -434,14 +327,7 @@ fn disks_grow_in_place_only_where_that_is_permitted() {
     let account = Account::new(Settings::default());
     let without = account.open_as(AzureConfig { grow_in_place: false, ..account.config() });
     let provider = account.open();
-    let id = account.attached(&provider, "a");
-    assert!(!without.grows());
-    assert!(matches!(without.grow(&id, Bytes::from_gib(20)), Err(ProviderError::Invalid(_))));
-    assert_eq!(provider.grow(&id, Bytes::from_gib(20)), Ok(Change::Changed));
-    assert_eq!(provider.grow(&id, Bytes::from_gib(30)), Ok(Change::Identity), "the one before has not ended");
-    assert_eq!(account.open().grow(&id, Bytes::from_gib(20)), Ok(Change::Identity), "nor after a restart");
-    account.pass(Duration::from_secs(5));
-    assert_eq!(provider.describe(&id).unwrap().size, Bytes::from_gib(20));
+    let id = grows_where_that_is_permitted(&account, &provider, &without);
     account.fake.fail_operation(
         "disks.update",
         "Conflict",
@@ -469,28 +355,12 @@ fn tokens_are_renewed_before_they_end_and_once_when_they_are_refused() {
 #[test]
 fn a_restart_in_another_subscription_or_group_says_nothing_of_disks() {
     let account = Account::new(Settings::default());
-    let directory = tempfile::tempdir().unwrap();
-    let open = |config: &AzureConfig| config.open(Some(directory.path())).unwrap();
-    let id = open(&account.config()).create(&request("a")).unwrap().0.id;
     let other = "99999999-2222-3333-4444-555555555555";
-    for (config, why) in [
-        (AzureConfig { subscription: Some(other.to_owned()), ..account.config() }, "the subscription 99999999-2222"),
-        (AzureConfig { resource_group: Some("Theirs".to_owned()), ..account.config() }, "the resource group theirs"),
-    ] {
-        let provider = open(&config);
-        account.fake.take_sent();
-        for answer in [provider.describe(&id).map(drop), provider.delete(&id).map(drop)] {
-            match answer {
-                Err(ProviderError::Transient(text)) => {
-                    assert!(text.contains(why) && text.contains("azure-place"), "{text}")
-                }
-                answer => panic!("{answer:?}"),
-            }
-        }
-        assert!(account.fake.take_sent().is_empty(), "nothing is asked there");
-    }
-    let same = AzureConfig { resource_group: Some("our-group".to_owned()), ..account.config() };
-    assert!(open(&same).describe(&id).is_ok(), "in other letters it is the same group");
+    let subscription = AzureConfig { subscription: Some(other.to_owned()), ..account.config() };
+    let group = |name: &str| AzureConfig { resource_group: Some(name.to_owned()), ..account.config() };
+    let elsewhere = [(subscription, "the subscription 99999999-2222"), (group("Theirs"), "the resource group theirs")];
+    // In other letters it is the same group.
+    a_restart_elsewhere_says_nothing(&account, elsewhere, "azure-place", &group("our-group"));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use surgetank_provider::fakes::{FakeAzure, Settings};
+use surgetank_provider::fakes::Settings;
+use surgetank_provider::fakes::azure::Azure;
 
 use crate::faked::lives;
 
@@ -11,11 +12,11 @@ const LIVES: u64 = 130;
 
 #[test]
 fn life_cycles_amid_faults_end_with_nothing_rented() {
-    lives::<FakeAzure>(Settings::default(), LIVES);
+    lives::<Azure>(Settings::default(), LIVES);
 }
 
 #[test]
 fn life_cycles_amid_faults_and_lag_end_with_nothing_rented() {
     let lag = Duration::from_secs(3);
-    lives::<FakeAzure>(Settings { blind: lag, listing_lag: lag, page: 5, ..Settings::default() }, LIVES);
+    lives::<Azure>(Settings { blind: lag, listing_lag: lag, page: 5, ..Settings::default() }, LIVES);
 }

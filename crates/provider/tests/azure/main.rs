@@ -2,6 +2,8 @@
 
 mod account;
 mod behaviour;
+#[path = "../faked/disks.rs"]
+mod disks;
 mod endings;
 #[path = "../faked/mod.rs"]
 mod faked;
@@ -13,21 +15,21 @@ mod official;
 mod role;
 mod trouble;
 
-use surgetank_provider::fakes::FakeAzure;
+use surgetank_provider::fakes::azure::Azure;
 
 use faked::contracts;
 
 #[test]
 fn the_contract_holds_against_the_fake() {
-    contracts::holds::<FakeAzure>();
+    contracts::holds::<Azure>();
 }
 
 #[test]
 fn the_contract_holds_where_answers_lag_and_pages_are_short() {
-    contracts::holds_where_answers_lag_and_pages_are_short::<FakeAzure>();
+    contracts::holds_where_answers_lag_and_pages_are_short::<Azure>();
 }
 
 #[test]
 fn the_contract_holds_amid_absences_and_stale_lists() {
-    contracts::holds_amid_absences_and_stale_lists::<FakeAzure>();
+    contracts::holds_amid_absences_and_stale_lists::<Azure>();
 }

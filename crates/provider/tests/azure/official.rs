@@ -14,6 +14,7 @@ use surgetank_provider::{
 
 use crate::account::{Account, request, request_with_token};
 use crate::faked::official::{self, run, said};
+use crate::json;
 
 fn python() -> Option<PathBuf> {
     let missing = "is no client of Azure's of the pinned version: `scripts/setup test` installs it";
@@ -86,12 +87,7 @@ fn whatever_the_client_sends_is_in_the_models_of_azures_own_client() {
     assert_eq!(said(check(&lines)), sent.len() as u64);
     // A planted mistake is found.
     let of = |call: &str| line(sent.iter().find(|there| there.call == call).unwrap());
-    let planted = |call: &str, pointer: &str, key: &str, value: Value| {
-        let mut wrong = of(call);
-        let place = if pointer.is_empty() { Some(&mut wrong) } else { wrong.pointer_mut(pointer) };
-        place.unwrap()[key] = value;
-        wrong
-    };
+    let planted = |call: &str, pointer: &str, key: &str, value| json::planted(of(call), pointer, key, value);
     let attached = "/body/dataDisksToAttach/0";
     for wrong in [
         planted("disks.createOrUpdate", "/body/properties", "diskSizeGb", json!(10)),

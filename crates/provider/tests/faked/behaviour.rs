@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use surgetank_provider::{Provider, ProviderError, VolumeId, VolumeState};
 
-use super::{Account, Fake, LOOKS_MAX};
+use super::{Account, Cloud, LOOKS_MAX};
 
 /// How the daemon waits: with pauses that double from 5 ms to 500 ms.
-pub fn poll<F: Fake>(account: &Account<F>, provider: &dyn Provider, id: &VolumeId, wanted: Option<VolumeState>) {
+pub fn poll<C: Cloud>(account: &Account<C>, provider: &dyn Provider, id: &VolumeId, wanted: Option<VolumeState>) {
     let mut pause = Duration::from_millis(5);
     for _ in 0..LOOKS_MAX {
         match provider.describe(id) {

@@ -9,25 +9,25 @@ use surgetank_provider::contract::{self, Subject};
 use surgetank_provider::fakes::Settings;
 use surgetank_provider::{FaultRates, Faulty, Provider};
 
-use super::{Account, Fake};
+use super::{Account, Cloud};
 
-pub fn holds<F: Fake>() {
-    contract::run(&Account::<F>::new(Settings::default()));
+pub fn holds<C: Cloud>() {
+    contract::run(&Account::<C>::new(Settings::default()));
 }
 
-pub fn holds_where_answers_lag_and_pages_are_short<F: Fake>() {
+pub fn holds_where_answers_lag_and_pages_are_short<C: Cloud>() {
     let lag = Duration::from_secs(3);
-    contract::run(&Account::<F>::new(Settings { blind: lag, listing_lag: lag, page: 1, ..Settings::default() }));
+    contract::run(&Account::<C>::new(Settings { blind: lag, listing_lag: lag, page: 1, ..Settings::default() }));
 }
 
-pub fn holds_amid_absences_and_stale_lists<F: Fake>() {
-    contract::run(&Misbehaving(Account::<F>::new(Settings::default())));
+pub fn holds_amid_absences_and_stale_lists<C: Cloud>() {
+    contract::run(&Misbehaving(Account::<C>::new(Settings::default())));
 }
 
 /// The same account; in addition volumes are not known now and then, and lists lag behind.
-struct Misbehaving<F>(Account<F>);
+struct Misbehaving<C>(Account<C>);
 
-impl<F: Fake> Subject for Misbehaving<F> {
+impl<C: Cloud> Subject for Misbehaving<C> {
     fn open(&self) -> Arc<dyn Provider> {
         let rates = FaultRates {
             unknown: 0.2,

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use surgetank_model::Bytes;
 use surgetank_provider::fakes::Fault;
 use surgetank_provider::{Provider, ProviderError, VolumeId, VolumeState, tag};
 
 use crate::faked::trouble::tells;
-use crate::faked::{Account, Fake, STEP, request};
+use crate::faked::{Account, Cloud, STEP, request};
 
 /// Checks that whatever answers in place of a cloud says nothing of a volume. `reads`: what is called first by each verb, and `creates`,
 /// if the first call of a creation is another one; `hurried`: a client that waits for a second.
-pub fn foreign_answers_say_nothing<F: Fake>(
-    account: &Account<F>,
+pub fn foreign_answers_say_nothing<C: Cloud>(
+    account: &Account<C>,
     hurried: &dyn Provider,
     unavailable: &str,
     reads: &[&'static str],
@@ -44,7 +45,7 @@ pub fn foreign_answers_say_nothing<F: Fake>(
             tells(provider.attach(&id), why),
             tells(provider.delete(&id), why),
             tells(provider.list(tag::OWNER, "a"), why),
-            tells(provider.create(&request::<F>("a")), why),
+            tells(provider.create(&request::<C>("a")), why),
         ] {
             assert!(matches!(error, ProviderError::Transient(_)), "{fault:?}: {error:?}");
         }
@@ -53,12 +54,12 @@ pub fn foreign_answers_say_nothing<F: Fake>(
 }
 
 /// Checks that of what is on the way only some looks ask.
-pub fn looks_on_the_way_are_rare<F: Fake>(
-    account: &Account<F>,
+pub fn looks_on_the_way_are_rare<C: Cloud>(
+    account: &Account<C>,
     provider: &dyn Provider,
     sent: impl Fn() -> usize,
 ) -> VolumeId {
-    let id = provider.create(&request::<F>("a")).unwrap().0.id;
+    let id = provider.create(&request::<C>("a")).unwrap().0.id;
     sent();
     for _ in 0..100 {
         assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Creating);
@@ -69,7 +70,7 @@ pub fn looks_on_the_way_are_rare<F: Fake>(
 }
 
 /// Checks that a token of an hour that cannot be renewed is used until it ends, and one that is refused no more.
-pub fn a_token_is_used_until_it_ends<F: Fake>(account: &Account<F>, hide_metadata: impl Fn(bool), rotate: impl Fn()) {
+pub fn a_token_is_used_until_it_ends<C: Cloud>(account: &Account<C>, hide_metadata: impl Fn(bool), rotate: impl Fn()) {
     let provider = account.open();
     let id = account.made(&provider, "a");
     account.pass(Duration::from_secs(3600 - 240));
@@ -89,8 +90,8 @@ pub fn a_token_is_used_until_it_ends<F: Fake>(account: &Account<F>, hide_metadat
 }
 
 /// Checks that tokens of an hour are renewed before they end, and once when they are refused. `calls`: what describes a volume.
-pub fn tokens_are_renewed<F: Fake>(
-    account: &Account<F>,
+pub fn tokens_are_renewed<C: Cloud>(
+    account: &Account<C>,
     calls: &[&'static str],
     sent: impl Fn() -> usize,
     rotate: impl Fn(),
@@ -123,9 +124,9 @@ pub fn are_no_volumes(provider: &dyn Provider, ids: &[&str]) {
 }
 
 /// Checks by what words the credentials that a command prints are refused, one after another.
-pub fn refuses_credentials<F: Fake>(
-    account: &Account<F>,
-    config: impl Fn(Vec<String>) -> F::Config,
+pub fn refuses_credentials<C: Cloud>(
+    account: &Account<C>,
+    config: impl Fn(Vec<String>) -> C::Config,
     id: &VolumeId,
     refused: &str,
 ) {
@@ -134,4 +135,11 @@ pub fn refuses_credentials<F: Fake>(
         assert!(matches!(tells(wrong.describe(id), why), ProviderError::Invalid(_)));
         account.pass(STEP);
     }
+}
+
+/// A request with a mistake: `key` of what is at `pointer` has this value.
+pub fn planted(mut request: Value, pointer: &str, key: &str, value: Value) -> Value {
+    let place = if pointer.is_empty() { Some(&mut request) } else { request.pointer_mut(pointer) };
+    place.unwrap()[key] = value;
+    request
 }

@@ -5,7 +5,7 @@ use surgetank_provider::fakes::{Fault, Settings};
 use surgetank_provider::{Provider, ProviderError, tag};
 
 use super::life::Life;
-use super::{Account, Fake, LOOKS_MAX, STEP, request};
+use super::{Account, Cloud, LOOKS_MAX, STEP, request};
 
 /// How many threads have lives.
 const THREADS: u64 = 2;
@@ -14,8 +14,8 @@ const OF_HUNDRED: u64 = 10;
 
 /// So many lives in each thread, after which nothing is rented.
 #[allow(clippy::print_stdout, reason = "the faults that were met are told")]
-pub fn lives<F: Fake>(settings: Settings, of_thread: u64) {
-    let account = Account::<F>::new(settings);
+pub fn lives<C: Cloud>(settings: Settings, of_thread: u64) {
+    let account = Account::<C>::new(settings);
     account.fake.faults(|faults| faults.by_chance = Some((Random::from_seed(7), OF_HUNDRED)));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -25,10 +25,10 @@ pub fn lives<F: Fake>(settings: Settings, of_thread: u64) {
                 for _ in 0..of_thread {
                     let life = Life {
                         provider: &provider,
-                        request: request::<F>("lives"),
-                        is_final: |error| matches!(error, ProviderError::Invalid(text) if !text.contains(F::REFUSED)),
-                        disk: &|id| account.fake.disk(id),
-                        epochs: F::EPOCHS,
+                        request: request::<C>("lives"),
+                        is_final: |error| matches!(error, ProviderError::Invalid(text) if !text.contains(C::REFUSED)),
+                        disk: &|id| C::disk(&account.fake, id),
+                        epochs: C::EPOCHS,
                         looks_max: LOOKS_MAX,
                         pass: &|| account.pass(STEP),
                     };

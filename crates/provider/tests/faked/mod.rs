@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use surgetank_model::Bytes;
 use surgetank_provider::contract::Subject;
-use surgetank_provider::fakes::{Faults, Settings};
+use surgetank_provider::fakes::{Dialect, Fake, Settings};
 use surgetank_provider::{
     CreateVolume, DiskIdentity, ManualClock, Provider, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState,
     tag,
@@ -27,8 +27,8 @@ pub const STEP: Duration = Duration::from_millis(500);
 /// How often a test looks before it stops waiting.
 const LOOKS_MAX: u32 = 1000;
 
-/// A fake of a cloud, with the provider that is the cloud's client.
-pub trait Fake: Sync {
+/// A cloud of which there is a fake, with the provider that is its client.
+pub trait Cloud: Dialect {
     type Config;
     type Provider: Provider + 'static;
 
@@ -39,54 +39,37 @@ pub trait Fake: Sync {
     /// The epochs that a life writes, one each time its volume is attached.
     const EPOCHS: [&'static str; 2];
 
-    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self;
-
-    /// The configuration of a client of this fake.
-    fn config(&self) -> Self::Config;
+    /// The configuration of a client of a fake.
+    fn config(fake: &Fake<Self>) -> Self::Config;
 
     fn open(config: Self::Config, clock: Arc<ManualClock>) -> Self::Provider;
 
-    /// Changes what happens to calls, or looks at what has happened.
-    fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T;
-
-    /// Carries out the calls that are late.
-    fn settle(&self);
-
-    /// How many volumes there are, without those that are being deleted.
-    fn volumes(&self) -> usize;
-
-    /// The next volume fails.
-    fn fail_next(&self);
-
-    /// Whether the client has the right to this call.
-    fn deny(&self, call: &'static str, is_denied: bool);
-
     /// What identifies the disk of an attached volume.
-    fn disk(&self, id: &VolumeId) -> DiskIdentity;
+    fn disk(fake: &Fake<Self>, id: &VolumeId) -> DiskIdentity;
 }
 
 /// An account at a fake.
-pub struct Account<F> {
-    pub fake: F,
+pub struct Account<C> {
+    pub fake: Fake<C>,
     pub clock: Arc<ManualClock>,
 }
 
-impl<F: Fake> Account<F> {
+impl<C: Cloud> Account<C> {
     pub fn new(settings: Settings) -> Self {
         let clock = Arc::new(ManualClock::at_ms(START_MS));
-        Self { fake: F::start(clock.clone(), settings), clock }
+        Self { fake: Fake::start(clock.clone(), settings), clock }
     }
 
-    pub fn config(&self) -> F::Config {
-        self.fake.config()
+    pub fn config(&self) -> C::Config {
+        C::config(&self.fake)
     }
 
-    pub fn open(&self) -> F::Provider {
+    pub fn open(&self) -> C::Provider {
         self.open_as(self.config())
     }
 
-    pub fn open_as(&self, config: F::Config) -> F::Provider {
-        F::open(config, self.clock.clone())
+    pub fn open_as(&self, config: C::Config) -> C::Provider {
+        C::open(config, self.clock.clone())
     }
 
     pub fn pass(&self, time: Duration) {
@@ -107,7 +90,7 @@ impl<F: Fake> Account<F> {
 
     /// A volume that is available.
     pub fn made(&self, provider: &dyn Provider, owner: &str) -> VolumeId {
-        let id = provider.create(&request::<F>(owner)).unwrap().0.id;
+        let id = provider.create(&request::<C>(owner)).unwrap().0.id;
         self.reaches(provider, &id, VolumeState::Available);
         id
     }
@@ -121,7 +104,7 @@ impl<F: Fake> Account<F> {
     }
 }
 
-impl<F: Fake> Subject for Account<F> {
+impl<C: Cloud> Subject for Account<C> {
     fn open(&self) -> Arc<dyn Provider> {
         Arc::new(Account::open(self))
     }
@@ -136,7 +119,7 @@ impl<F: Fake> Subject for Account<F> {
     }
 
     fn rentable(&self) -> (String, Bytes) {
-        (F::TYPE.to_owned(), Bytes::from_gib(10))
+        (C::TYPE.to_owned(), Bytes::from_gib(10))
     }
 }
 
@@ -147,7 +130,7 @@ fn nonce() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub fn request<F: Fake>(owner: &str) -> CreateVolume {
+pub fn request<C: Cloud>(owner: &str) -> CreateVolume {
     let tags = Tags::from([(tag::OWNER.to_owned(), owner.to_owned())]);
-    CreateVolume { token: nonce(), volume_type: F::TYPE.to_owned(), size: Bytes::from_gib(10), tags }
+    CreateVolume { token: nonce(), volume_type: C::TYPE.to_owned(), size: Bytes::from_gib(10), tags }
 }

@@ -2,9 +2,9 @@
 
 use surgetank_model::Bytes;
 use surgetank_provider::fakes::Settings;
-use surgetank_provider::{Provider, ProviderError, VolumeId, tag};
+use surgetank_provider::{Provider, ProviderError, VolumeId, VolumeState, tag};
 
-use super::{Account, Fake, STEP, request};
+use super::{Account, Cloud, STEP, request};
 
 /// A call of which only counts whether it succeeds.
 type Called<'a> = &'a dyn Fn() -> Result<(), ProviderError>;
@@ -19,10 +19,10 @@ pub fn tells<T: std::fmt::Debug>(answer: Result<T, ProviderError>, why: &str) ->
 }
 
 /// Makes changes of which the cloud throttles each, and checks that it is told as such.
-pub fn is_throttled_for_long<F: Fake>(account: &Account<F>, provider: &dyn Provider, attached: &VolumeId) {
+pub fn is_throttled_for_long<C: Cloud>(account: &Account<C>, provider: &dyn Provider, attached: &VolumeId) {
     for _ in 0..20 {
         let answers = [
-            provider.create(&request::<F>("b")).map(drop),
+            provider.create(&request::<C>("b")).map(drop),
             provider.detach(attached).map(drop),
             provider.set_tag(attached, "k", Some("v")).map(drop),
             provider.grow(attached, Bytes::from_gib(20)).map(drop),
@@ -32,6 +32,14 @@ pub fn is_throttled_for_long<F: Fake>(account: &Account<F>, provider: &dyn Provi
         }
         account.pass(STEP);
     }
+}
+
+/// Checks that none of these changes was carried out, and that they are possible when nothing is throttled.
+pub fn is_not_carried_out<C: Cloud>(account: &Account<C>, provider: &dyn Provider, attached: &VolumeId) {
+    let seen = provider.describe(attached).unwrap();
+    assert_eq!((seen.state, seen.tags.get("k"), seen.size), (VolumeState::Attached, None, Bytes::from_gib(10)));
+    assert_eq!(account.fake.volumes(), 1);
+    assert!(provider.create(&request::<C>("b")).is_ok() && provider.detach(attached).is_ok());
 }
 
 /// Deletes an absent volume more often than the configured rate permits; tells how many calls were not throttled.
@@ -49,19 +57,19 @@ pub fn exceed_rates(provider: &dyn Provider, absent: &str) -> usize {
 }
 
 /// Checks by what words the limits of a machine's attachments and of an account's volumes are told.
-pub fn tells_limits<F: Fake>(of_machine: &str, of_account: &str) {
-    let account = Account::<F>::new(Settings { volumes_max: 3, attachments_max: 1, ..Settings::default() });
+pub fn tells_limits<C: Cloud>(of_machine: &str, of_account: &str) {
+    let account = Account::<C>::new(Settings { volumes_max: 3, attachments_max: 1, ..Settings::default() });
     let provider = account.open();
     account.attached(&provider, "a");
     let id = account.made(&provider, "a");
     assert!(matches!(tells(provider.attach(&id), of_machine), ProviderError::AttachLimit(_)));
     account.made(&provider, "a");
-    assert!(matches!(tells(provider.create(&request::<F>("a")), of_account), ProviderError::Quota(_)));
+    assert!(matches!(tells(provider.create(&request::<C>("a")), of_account), ProviderError::Quota(_)));
 }
 
 /// Checks by what words a missing right is told: to describe, to tag, to detach and to create, as the cloud names these calls.
-pub fn tells_missing_rights<F: Fake>(
-    account: &Account<F>,
+pub fn tells_missing_rights<C: Cloud>(
+    account: &Account<C>,
     provider: &dyn Provider,
     attached: &VolumeId,
     names: [&'static str; 4],
@@ -71,7 +79,7 @@ pub fn tells_missing_rights<F: Fake>(
         &|| provider.describe(attached).map(drop),
         &|| provider.set_tag(attached, tag::DIRTY_EPOCH, Some("e")).map(drop),
         &|| provider.detach(attached).map(drop),
-        &|| provider.create(&request::<F>("a")).map(drop),
+        &|| provider.create(&request::<C>("a")).map(drop),
     ];
     for (name, call) in names.into_iter().zip(calls) {
         account.fake.deny(name, true);

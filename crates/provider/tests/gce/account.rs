@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_model::units::Span;
-use surgetank_provider::fakes::{FakeGce, Faults, Settings};
+use surgetank_provider::fakes::FakeGce;
+use surgetank_provider::fakes::gce::Gce;
 use surgetank_provider::{CreateVolume, DiskIdentity, GceConfig, GceProvider, ManualClock, VolumeId};
 
-use crate::faked::{self, Fake};
+use crate::faked::{self, Cloud};
 
-pub type Account = faked::Account<FakeGce>;
+pub type Account = faked::Account<Gce>;
 
 pub fn request(owner: &str) -> CreateVolume {
-    faked::request::<FakeGce>(owner)
+    faked::request::<Gce>(owner)
 }
 
-// Inherent functions come before those of a trait, so none of these calls itself.
-impl Fake for FakeGce {
+impl Cloud for Gce {
     type Config = GceConfig;
     type Provider = GceProvider;
 
@@ -24,14 +24,10 @@ impl Fake for FakeGce {
     const REFUSED: &'static str = "refuses a token";
     const EPOCHS: [&'static str; 2] = ["0", "1"];
 
-    fn start(clock: Arc<ManualClock>, settings: Settings) -> Self {
-        Self::start(clock, settings)
-    }
-
-    fn config(&self) -> GceConfig {
+    fn config(fake: &FakeGce) -> GceConfig {
         GceConfig {
-            endpoint: Some(self.url()),
-            metadata_url: self.url(),
+            endpoint: Some(fake.url()),
+            metadata_url: fake.url(),
             grow_in_place: true,
             timeout: Span(Duration::from_secs(10)),
             reads_per_s: 1_000_000,
@@ -44,27 +40,7 @@ impl Fake for FakeGce {
         GceProvider::open_at(config, clock).unwrap()
     }
 
-    fn faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
-        self.faults(change)
-    }
-
-    fn settle(&self) {
-        self.settle();
-    }
-
-    fn volumes(&self) -> usize {
-        self.disks()
-    }
-
-    fn fail_next(&self) {
-        self.fail_next();
-    }
-
-    fn deny(&self, call: &'static str, is_denied: bool) {
-        self.deny(call, is_denied);
-    }
-
-    fn disk(&self, id: &VolumeId) -> DiskIdentity {
+    fn disk(_: &FakeGce, id: &VolumeId) -> DiskIdentity {
         DiskIdentity::Name(id.0.clone())
     }
 }

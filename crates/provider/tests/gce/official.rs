@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use surgetank_provider::fakes::gce::{INSTANCE, PROJECT, Sent, ZONE};
 use surgetank_provider::fakes::{FakeGce, Settings};
 use surgetank_provider::{Account as _, Machine, Provider, SystemClock, VolumeState, contract, tag};
 
 use crate::account::{Account, request};
 use crate::faked::official::{self, run, said};
+use crate::json;
 
 fn python() -> Option<PathBuf> {
     let probe =
@@ -80,12 +81,7 @@ fn whatever_the_client_sends_is_in_the_discovery_document() {
     assert_eq!(said(check(&lines)), sent.len() as u64);
     // A planted mistake is found.
     let of = |call: &str| line(sent.iter().find(|there| there.call == call).unwrap());
-    let planted = |call: &str, pointer: &str, key: &str, value: Value| {
-        let mut wrong = of(call);
-        let place = if pointer.is_empty() { Some(&mut wrong) } else { wrong.pointer_mut(pointer) };
-        place.unwrap()[key] = value;
-        wrong
-    };
+    let planted = |call: &str, pointer: &str, key: &str, value| json::planted(of(call), pointer, key, value);
     for wrong in [
         planted("disks.insert", "/body", "sizeGB", json!("10")),
         planted("disks.insert", "/body", "sizeGb", json!("ten")),

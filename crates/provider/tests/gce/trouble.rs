@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
-use surgetank_provider::fakes::gce::{INSTANCE, PROJECT, ZONE};
-use surgetank_provider::fakes::{FakeGce, Fault, Settings};
+use surgetank_provider::fakes::gce::{Gce, INSTANCE, PROJECT, ZONE};
+use surgetank_provider::fakes::{Fault, Settings};
 use surgetank_provider::{CreateVolume, GceConfig, Provider, ProviderError, VolumeState};
 
 use crate::account::{Account, request};
-use crate::faked::trouble::{exceed_rates, is_throttled_for_long, tells, tells_limits, tells_missing_rights};
+use crate::faked::trouble::{
+    exceed_rates, is_not_carried_out, is_throttled_for_long, tells, tells_limits, tells_missing_rights,
+};
 use crate::json::{are_no_volumes, foreign_answers_say_nothing, refuses_credentials};
 
 #[test]
@@ -39,15 +41,12 @@ fn what_is_throttled_for_long_has_not_been_carried_out() {
     is_throttled_for_long(&account, &provider, &id);
     let is_list = |sent: &surgetank_provider::fakes::gce::Sent| sent.call == "zoneOperations.list";
     assert!(!account.fake.take_sent().iter().any(is_list), "what is refused for its rate makes no more calls");
-    let seen = provider.describe(&id).unwrap();
-    assert_eq!((seen.state, seen.tags.get("k"), seen.size), (VolumeState::Attached, None, Bytes::from_gib(10)));
-    assert_eq!(account.fake.disks(), 1);
-    assert!(provider.create(&request("b")).is_ok() && provider.detach(&id).is_ok());
+    is_not_carried_out(&account, &provider, &id);
 }
 
 #[test]
 fn limits_of_the_project_and_of_the_machine_are_told_as_such() {
-    tells_limits::<FakeGce>("maximum_persistent_disks", "Quota 'SSD_TOTAL_GB' exceeded");
+    tells_limits::<Gce>("maximum_persistent_disks", "Quota 'SSD_TOTAL_GB' exceeded");
 }
 
 #[test]
