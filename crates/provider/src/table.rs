@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use surgetank_model::volume_type::Credits;
-use surgetank_model::{Bandwidth, Bytes, Iops};
+use surgetank_model::volume_type::{Credits, Performance, Provision, SizeLimits};
+use surgetank_model::{Bandwidth, Bytes, Iops, Limits, VolumeType};
 use toml::Spanned;
 
 use crate::aws::AwsConfig;
@@ -100,6 +100,22 @@ pub struct TypeLimits {
     pub iops: Option<Iops>,
     /// Whether nobody holds a volume to its limits but its user.
     pub throttle: bool,
+}
+
+impl TypeLimits {
+    /// Those of a type with what is bought with it.
+    pub(crate) fn bought(known: &VolumeType, bought: &Provision) -> Self {
+        let SizeLimits { min, max, .. } = known.size;
+        // What is bought needs a size.
+        let least = known.smallest(min, |size| known.check(size, bought).ok().map(|()| size));
+        let limits = match known.performance {
+            Performance::Provisioned { .. } => known.limits_with(max, bought),
+            // They follow the size.
+            _ => Limits::NONE,
+        };
+        let sizes = (least.unwrap_or(max), max);
+        Self { sizes, bandwidth: limits.bandwidth, iops: limits.iops, throttle: false }
+    }
 }
 
 /// A section beneath `[provider]`.

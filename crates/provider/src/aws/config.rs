@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use surgetank_model::units::{MIB, Span};
-use surgetank_model::volume_type::{Performance, Provision, SizeLimits};
-use surgetank_model::{Catalog, Limits, VolumeType};
+use surgetank_model::volume_type::{Performance, Provision};
+use surgetank_model::{Catalog, VolumeType};
 
 use super::credentials::Source;
 use super::{AwsProvider, is_instance, is_region};
-use crate::cloud::{check_url, metadata};
+use crate::cloud::http::check_timeout;
+use crate::cloud::{check_endpoint, metadata, rates};
 use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Account, Provider, ProviderError};
 
@@ -149,10 +150,7 @@ impl ProviderConfig for AwsConfig {
             return Err(format!("region is {region:?}: write it as \"eu-north-1\""));
         }
         if let Some(endpoint) = &self.endpoint {
-            check_url("EC2", endpoint, false)?;
-            if endpoint.trim_end_matches('/').splitn(4, '/').nth(3).is_some() {
-                return Err(format!("endpoint is {endpoint:?}: write it without a path, as EC2 has none"));
-            }
+            check_endpoint("EC2", endpoint, "as EC2 has none")?;
         }
         if let Some(instance) = self.instance.as_deref().filter(|instance| !is_instance(instance)) {
             return Err(format!(
@@ -168,14 +166,8 @@ impl ProviderConfig for AwsConfig {
         if let (Some(profile), None) = (&self.profile, &self.credentials_file) {
             return Err(format!("profile is {profile:?}, of no file: write credentials_file as well"));
         }
-        for (key, rate) in [("reads_per_s", self.reads_per_s), ("writes_per_s", self.writes_per_s)] {
-            if !(1..=1_000_000).contains(&rate) {
-                return Err(format!("{key} is {rate}: write how many calls EC2 permits in a second, at least 1"));
-            }
-        }
-        if self.timeout.0 < Duration::from_secs(1) {
-            return Err("timeout is less than 1 s: write how long an answer may take, such as \"60 s\"".to_owned());
-        }
+        rates::check("EC2", self.reads_per_s, self.writes_per_s)?;
+        check_timeout(self.timeout.0)?;
         self.check_types()
     }
 
@@ -186,16 +178,7 @@ impl ProviderConfig for AwsConfig {
     fn type_limits(&self, volume_type: &str) -> Result<TypeLimits, ProviderError> {
         let bought = self.bought(volume_type)?;
         let known = known(volume_type).map_err(ProviderError::Invalid)?;
-        let SizeLimits { min, max, .. } = known.size;
-        // IOPS need a size.
-        let least = known.smallest(min, |size| known.check(size, &bought).ok().map(|()| size));
-        let limits = match known.performance {
-            Performance::Provisioned { .. } => known.limits_with(max, &bought),
-            // They follow the size.
-            _ => Limits::NONE,
-        };
-        let sizes = (least.unwrap_or(max), max);
-        Ok(TypeLimits { sizes, bandwidth: limits.bandwidth, iops: limits.iops, throttle: false })
+        Ok(TypeLimits::bought(known, &bought))
     }
 
     /// Opening it asks nobody.

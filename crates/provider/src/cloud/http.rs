@@ -135,6 +135,17 @@ impl Answer {
     }
 }
 
+/// Checks how long an answer may take.
+///
+/// # Errors
+/// One sentence with the remedy.
+pub fn check_timeout(timeout: Duration) -> Result<(), String> {
+    if timeout < Duration::from_secs(1) {
+        return Err("timeout is less than 1 s: write how long an answer may take, such as \"60 s\"".to_owned());
+    }
+    Ok(())
+}
+
 impl Client {
     /// Prepares a client that waits so long for each answer and trusts the authorities in `ca_file`, or those of the system.
     ///

@@ -67,6 +67,18 @@ pub fn check_url(what: &str, url: &str, allow_plain: bool) -> Result<(), String>
     }
 }
 
+/// Checks where a service is, as a section of the configuration says it, which adds the path itself: `path` says which.
+///
+/// # Errors
+/// As [`check_url`].
+pub fn check_endpoint(what: &str, endpoint: &str, path: &str) -> Result<(), String> {
+    check_url(what, endpoint, false)?;
+    if endpoint.trim_end_matches('/').splitn(4, '/').nth(3).is_some() {
+        return Err(format!("endpoint is {endpoint:?}: write it without a path, {path}"));
+    }
+    Ok(())
+}
+
 /// A URL as people are told of it: without what may be a password, and without a query.
 fn without_user(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));

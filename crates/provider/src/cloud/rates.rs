@@ -14,6 +14,19 @@ const READS_BURST_S: u64 = 4;
 /// The same of verbs that change something.
 const WRITES_BURST_S: u64 = 5;
 
+/// Checks what a section says of rates. `who` permits so many calls.
+///
+/// # Errors
+/// One sentence with the remedy.
+pub fn check(who: &str, reads_per_s: u32, writes_per_s: u32) -> Result<(), String> {
+    for (key, rate) in [("reads_per_s", reads_per_s), ("writes_per_s", writes_per_s)] {
+        if !(1..=1_000_000).contains(&rate) {
+            return Err(format!("{key} is {rate}: write how many calls {who} permits in a second, at least 1"));
+        }
+    }
+    Ok(())
+}
+
 /// The buckets, and the time by which they fill.
 #[derive(Debug)]
 pub struct Turns {

@@ -13,7 +13,8 @@ use surgetank_model::volume_type::SizeLimits;
 use super::GceProvider;
 use super::disk::is_name;
 use super::login::is_part;
-use crate::cloud::{check_url, metadata};
+use crate::cloud::http::check_timeout;
+use crate::cloud::{check_endpoint, metadata, rates};
 use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Account, Provider, ProviderError};
 
@@ -110,22 +111,10 @@ impl ProviderConfig for GceConfig {
             }
         }
         if let Some(endpoint) = &self.endpoint {
-            check_url("Compute Engine", endpoint, false)?;
-            if endpoint.trim_end_matches('/').splitn(4, '/').nth(3).is_some() {
-                return Err(format!("endpoint is {endpoint:?}: write it without a path, which is /compute/v1 always"));
-            }
+            check_endpoint("Compute Engine", endpoint, "which is /compute/v1 always")?;
         }
-        for (key, rate) in [("reads_per_s", self.reads_per_s), ("writes_per_s", self.writes_per_s)] {
-            if !(1..=1_000_000).contains(&rate) {
-                return Err(format!(
-                    "{key} is {rate}: write how many calls the project's quota permits in a second, at least 1"
-                ));
-            }
-        }
-        if self.timeout.0 < Duration::from_secs(1) {
-            return Err("timeout is less than 1 s: write how long an answer may take, such as \"60 s\"".to_owned());
-        }
-        Ok(())
+        rates::check("the project's quota", self.reads_per_s, self.writes_per_s)?;
+        check_timeout(self.timeout.0)
     }
 
     fn directory(&self) -> Option<&Path> {

@@ -10,7 +10,8 @@ use surgetank_model::units::{Span, TIB};
 
 use super::credentials::Source;
 use super::{OpenStackProvider, is_id};
-use crate::cloud::metadata;
+use crate::cloud::http::check_timeout;
+use crate::cloud::{metadata, rates};
 use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Account, Provider, ProviderError};
 
@@ -108,15 +109,8 @@ impl ProviderConfig for OpenStackConfig {
         if self.credential_command.is_some() && (self.clouds_file.is_some() || self.cloud.is_some()) {
             return Err("credential_command, clouds_file and cloud all say where the credentials are: take the command out, or the others".to_owned());
         }
-        for (key, rate) in [("reads_per_s", self.reads_per_s), ("writes_per_s", self.writes_per_s)] {
-            if !(1..=1_000_000).contains(&rate) {
-                return Err(format!("{key} is {rate}: write how many calls the cloud permits in a second, at least 1"));
-            }
-        }
-        if self.timeout.0 < Duration::from_secs(1) {
-            return Err("timeout is less than 1 s: write how long an answer may take, such as \"60 s\"".to_owned());
-        }
-        Ok(())
+        rates::check("the cloud", self.reads_per_s, self.writes_per_s)?;
+        check_timeout(self.timeout.0)
     }
 
     fn directory(&self) -> Option<&Path> {
