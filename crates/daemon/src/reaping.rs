@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use surgetank_model::Catalog;
-use surgetank_provider::{Account, AccountVolume, Change, Machine, ProviderError, VolumeState, tag};
+use surgetank_provider::{Account, AccountVolume, Change, Machine, Named, ProviderError, VolumeState, tag};
 pub use surgetank_rental::reap::{Reason, Rule};
 use surgetank_rental::reap::{Renter, Verdict, age, decide};
 
@@ -113,13 +113,9 @@ impl Reaper<'_> {
                 return;
             }
         };
-        let mut renters = BTreeMap::new();
+        let mut machines = BTreeMap::new();
         for of in &listed {
-            let known = of.machine.as_ref().and_then(|machine| renters.get(machine).copied());
-            let renter = known.unwrap_or_else(|| self.renter(account, of, reaped));
-            if let Some(machine) = &of.machine {
-                renters.insert(machine.clone(), renter);
-            }
+            let renter = self.renter(account, of, &mut machines, reaped);
             let verdict = decide(of, renter, &self.rule, self.now_ms);
             let seen = if verdict == Verdict::Delete && self.deletes {
                 self.delete(provider, account, of, reaped)
@@ -130,26 +126,36 @@ impl Reaper<'_> {
         }
     }
 
-    /// Asks again as long as the cloud has had too many calls.
+    /// Asks again as long as the cloud has had too many calls, or has trouble that passes.
     fn ask<T>(&self, call: impl Fn() -> Result<T, ProviderError>) -> Result<T, ProviderError> {
         for _ in 1..TRIES_MAX {
             match call() {
-                Err(error @ ProviderError::Throttled { .. }) => (self.pause)(error.pause(PAUSE).min(PAUSE_MAX)),
+                Err(error @ (ProviderError::Throttled { .. } | ProviderError::Transient(_))) => {
+                    (self.pause)(error.pause(PAUSE).min(PAUSE_MAX))
+                }
                 answer => return answer,
             }
         }
         call()
     }
 
-    fn renter(&self, account: &dyn Account, of: &AccountVolume, reaped: &mut Reaped) -> Renter {
+    /// `machines`: who has each name, as far as it was asked for; `None`: that cannot be told.
+    fn renter(
+        &self,
+        account: &dyn Account,
+        of: &AccountVolume,
+        machines: &mut BTreeMap<String, Option<Named>>,
+        reaped: &mut Reaped,
+    ) -> Renter {
         let Some(machine) = &of.machine else { return Renter::Unnamed };
-        self.ask(|| account.machine(machine)).map_or_else(
-            |error| {
+        let named = *machines.entry(machine.clone()).or_insert_with(|| {
+            let told = self.ask(|| account.machine(machine));
+            told.map_err(|error| {
                 reaped.errors.push(format!("whether the machine {machine} exists cannot be told: {error}"));
-                Renter::Unanswered
-            },
-            Renter::Known,
-        )
+            })
+            .ok()
+        });
+        named.map_or(Renter::Unanswered, |named| Renter::Known(named.renter(of)))
     }
 
     /// Deletes a volume if it is still as it was listed: listings lag behind, and its owner may have come back meanwhile.
@@ -159,7 +165,7 @@ impl Reaper<'_> {
             |renter| Seen { outcome: Outcome::Failed, ..self.seen(provider, account, of, renter, Verdict::Delete) };
         let (present, renter) = match self.ask(|| account.volume(id)) {
             Ok(Some(present)) => {
-                let renter = self.renter(account, &present, reaped);
+                let renter = self.renter(account, &present, &mut BTreeMap::new(), reaped);
                 (present, renter)
             }
             Ok(None) => {

@@ -10,6 +10,7 @@ use surgetank_daemon::{Config, accept_loss_offline};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::fakes::azure::{GROUP, MACHINE, SUBSCRIPTION};
+use surgetank_provider::fakes::gce::INSTANCE;
 use surgetank_provider::fakes::{FakeAzure, FakeEc2, FakeGce, Fault, Settings};
 use surgetank_provider::{
     Account, AwsConfig, AwsProvider, AzureConfig, AzureProvider, Clock, CreateVolume, GceConfig, GceProvider, Machine,
@@ -240,7 +241,7 @@ on_each_cloud! {
     a_deletion_that_fails_is_told,
     a_cloud_that_does_not_say_whether_a_machine_exists_deletes_nothing,
     a_listing_that_fails_is_told,
-    a_call_of_which_there_were_too_many_is_made_again,
+    a_call_of_which_there_were_too_many_or_that_got_lost_is_made_again,
 }
 
 fn an_orphan_of_a_machine_that_is_gone_is_deleted_and_nothing_else(world: &World) {
@@ -370,12 +371,13 @@ fn a_listing_that_fails_is_told(world: &World) {
     assert_eq!(reaped.volumes, Vec::new());
 }
 
-fn a_call_of_which_there_were_too_many_is_made_again(world: &World) {
+fn a_call_of_which_there_were_too_many_or_that_got_lost_is_made_again(world: &World) {
     let id = world.rented("a", &[]);
     world.machine_dies();
     world.pass(3 * HOUR);
     for call in [world.names.list, world.names.machine, world.names.delete, world.names.delete] {
         world.fake.fault(call, Fault::Throttled);
+        world.fake.fault(call, Fault::Unavailable);
     }
     let reaped = world.deletes();
     assert_eq!(of(&reaped, &id).outcome, Outcome::Deleted, "{reaped:?}");
@@ -405,6 +407,28 @@ fn a_machine_of_azure_that_was_made_again_under_its_name_is_another_one() {
     assert_eq!(of(&world.deletes(), &attached).outcome, Outcome::Dirty);
     world.open().set_tag(&attached, tag::DIRTY_EPOCH, None).unwrap();
     assert_eq!(kept(&world.deletes(), &attached), Some(Reason::AttachedToNone));
+}
+
+#[test]
+fn an_instance_of_googles_that_was_made_again_under_its_name_is_another_one() {
+    let world = World::new(FakeGce::start);
+    let (left, attached) = (world.rented("left", &[]), world.rented("attached", &[(tag::DIRTY_EPOCH, "7")]));
+    let dirty = world.rented("dirty", &[(tag::DIRTY_EPOCH, "8")]);
+    world.pass(HOUR);
+    world.fake.replace_machine(INSTANCE, None);
+    world.pass(HOUR);
+    let living = world.rented("living", &[]);
+    world.fake.attach_elsewhere(&attached, INSTANCE);
+    world.pass(3 * HOUR);
+    let reaped = world.deletes();
+    assert_eq!(reaped.errors, Vec::<String>::new());
+    let seen = of(&reaped, &left);
+    assert_eq!((seen.outcome, seen.machine_state), (Outcome::Deleted, Some(Machine::Gone)));
+    assert_eq!(of(&reaped, &dirty).outcome, Outcome::Dirty);
+    assert_eq!(kept(&reaped, &living), Some(Reason::MachineExists));
+    // Whoever made the instance again has attached what the former one had.
+    assert_eq!(kept(&reaped, &attached), Some(Reason::Attached));
+    assert_eq!(world.fake.count(), 3);
 }
 
 #[test]

@@ -15,6 +15,36 @@ pub struct AccountVolume {
     pub created_ms: Option<u64>,
 }
 
+/// Who has the name of a machine now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// No machine.
+    Nobody,
+    /// A machine that was made then, in milliseconds since 1970-01-01 UTC, where names are used again; `None`: the one that has always had it,
+    /// as far as is known.
+    Machine {
+        /// When.
+        since_ms: Option<u64>,
+    },
+}
+
+impl Named {
+    /// What that says of the machine on which a volume was rented. One that was made after the volume is another one, unless it has the
+    /// volume attached: then it has taken over what the former one had.
+    #[must_use]
+    pub fn renter(self, of: &AccountVolume) -> Machine {
+        match (self, of.created_ms) {
+            (Self::Nobody, _) => Machine::Gone,
+            (Self::Machine { since_ms: Some(since_ms) }, Some(created_ms))
+                if since_ms > created_ms && of.attached_to.is_none() =>
+            {
+                Machine::Gone
+            }
+            (Self::Machine { .. }, _) => Machine::Exists,
+        }
+    }
+}
+
 /// Whether a machine is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,6 +1,6 @@
 //! What an account has of rented volumes, whichever machine has rented them: for whoever cleans it up.
 
-use surgetank_model::account::{AccountVolume, Machine};
+use surgetank_model::account::{AccountVolume, Named};
 
 use crate::{Provider, ProviderError, Tags, VolumeId, tag};
 
@@ -22,11 +22,11 @@ pub trait Account: Provider {
     /// See [`ProviderError`].
     fn volume(&self, id: &VolumeId) -> Result<Option<AccountVolume>, ProviderError>;
 
-    /// Whether a machine is there. Only the provider's own words that there is none are [`Machine::Gone`].
+    /// Who has the name of a machine now. Only the provider's own words that nobody has it are [`Named::Nobody`].
     ///
     /// # Errors
     /// It cannot be told: see [`ProviderError`].
-    fn machine(&self, name: &str) -> Result<Machine, ProviderError>;
+    fn machine(&self, name: &str) -> Result<Named, ProviderError>;
 }
 
 /// The tags that only whoever cleans up reads, which no caller has set or is shown.

@@ -38,7 +38,7 @@ use std::sync::Arc;
 
 use surgetank_model::Bytes;
 pub use surgetank_model::Lag;
-pub use surgetank_model::account::{AccountVolume, Machine};
+pub use surgetank_model::account::{AccountVolume, Machine, Named};
 pub use surgetank_model::volume::{
     Change, CreateVolume, DiskIdentity, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
     decide_growth, tag,

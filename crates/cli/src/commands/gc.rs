@@ -27,8 +27,8 @@ start and every few minutes; it never deletes a volume that may hold data.
 With --account it looks, without a daemon, at what all machines have rented in the accounts of the providers of the \
 configuration. Nothing is changed unless --delete is given; then volumes are deleted that are attached nowhere, may \
 hold no data, are old enough, and whose machine the cloud says is gone. Volumes whose tags name no machine are \
-deleted only if --dead-for is given as well. Exit status 3 if volumes are left that may hold data and have no \
-machine: nobody deletes these but their owner, or you.")]
+deleted only if --dead-for is given as well. Exit status 3 if volumes are left that --delete would delete, or that may \
+hold data and have no machine: nobody deletes these but their owner, or you.")]
 pub struct Arguments {
     /// Look at what all machines have rented in the accounts of the configuration
     #[arg(long)]
@@ -49,7 +49,9 @@ struct Answer {
     /// Whether volumes were to be deleted.
     deletes: bool,
     dead_for_s: f64,
-    /// Providers of the configuration that have no account to look at.
+    /// Providers of the configuration whose accounts were looked at.
+    accounts: Vec<&'static str>,
+    /// Those that have no account to look at.
     left_out: Vec<&'static str>,
     #[serde(flatten)]
     reaped: Reaped,
@@ -100,13 +102,15 @@ impl Arguments {
                 Err(error) => reaped.errors.push(format!("[provider.{name}] cannot be asked: {error}")),
             }
         }
-        for (name, account) in accounts {
-            reaper.reap(name, &*account, &mut reaped);
+        for (name, account) in &accounts {
+            reaper.reap(name, &**account, &mut reaped);
         }
+        let accounts = accounts.into_iter().map(|(name, _)| name).collect();
         for error in &reaped.errors {
             output::note(&format!("warning: {}", line(error)));
         }
-        let answer = Answer { deletes: self.delete, dead_for_s: rule.dead_for().as_secs_f64(), left_out, reaped };
+        let dead_for_s = rule.dead_for().as_secs_f64();
+        let answer = Answer { deletes: self.delete, dead_for_s, accounts, left_out, reaped };
         self.daemon.answer(&answer, || people(&answer))?;
         ended(&answer.reaped)
     }
@@ -120,9 +124,14 @@ fn ended(reaped: &Reaped) -> Result<(), Failure> {
             count(reaped.errors.len(), "thing")
         )));
     }
-    match reaped.count(Outcome::Dirty) {
-        0 => Ok(()),
-        dirty => Err(Failure::Infeasible(format!(
+    match (reaped.count(Outcome::Dirty), reaped.count(Outcome::WouldDelete)) {
+        (0, 0) => Ok(()),
+        (0, 1) => Err(Failure::Infeasible("1 volume is paid for and has no machine: --delete deletes it".to_owned())),
+        (0, would) => Err(Failure::Infeasible(format!(
+            "{} are paid for and have no machine: --delete deletes them",
+            count(would, "volume")
+        ))),
+        (dirty, _) => Err(Failure::Infeasible(format!(
             "{} may hold the newest data of a device and no machine is known that will write it back: attach each to a \
              machine, look at it with `surgetank inspect` (at members of an array with `surgetank array assemble`), and \
              delete it yourself when its data is saved or not needed",
@@ -181,19 +190,17 @@ fn people(answer: &Answer) -> String {
             .words(8)
             .with(volumes.iter().map(row));
     let mut lines = Vec::new();
-    if volumes.is_empty() {
+    if answer.accounts.is_empty() && answer.reaped.errors.is_empty() {
+        lines.push("no provider of this configuration has an account to look at".to_owned());
+    } else if volumes.is_empty() {
         let all =
             if answer.reaped.errors.is_empty() { "these accounts" } else { "what could be listed of these accounts" };
         lines.push(format!("no rented volume is in {all}"));
     } else {
         lines.push(table.to_string());
     }
-    let would = answer.reaped.count(Outcome::WouldDelete);
-    if would > 0 {
-        lines.push(format!("--delete deletes {} for which no machine is known", count(would, "volume")));
-    }
     for name in &answer.left_out {
-        lines.push(format!("[provider.{name}] has no account to look at: those who rent there sweep"));
+        lines.push(format!("[provider.{name}] has no account: those who rent there sweep"));
     }
     lines.join("\n")
 }
@@ -228,7 +235,8 @@ mod tests {
 
     fn answer(volumes: Vec<Seen>, errors: &[&str]) -> Answer {
         let errors = errors.iter().map(|&error| error.to_owned()).collect();
-        Answer { deletes: false, dead_for_s: 7200.0, left_out: vec!["local"], reaped: Reaped { volumes, errors } }
+        let (accounts, left_out, reaped) = (vec!["aws"], vec!["local"], Reaped { volumes, errors });
+        Answer { deletes: false, dead_for_s: 7200.0, accounts, left_out, reaped }
     }
 
     fn status(answer: &Answer) -> u8 {
@@ -236,11 +244,12 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_told_of_what_failed_and_of_dirty_volumes_that_are_left() {
+    fn scripts_are_told_of_what_failed_and_of_volumes_that_are_left() {
         let dirty = || seen(Outcome::Dirty, None);
         let kept = || seen(Outcome::Kept, Some(Reason::MachineExists));
         assert_eq!(status(&answer(vec![kept(), seen(Outcome::Deleted, None)], &[])), 0);
         assert_eq!(status(&answer(vec![kept(), dirty()], &[])), 3);
+        assert_eq!(status(&answer(vec![kept(), seen(Outcome::WouldDelete, None)], &[])), 3);
         assert_eq!(status(&answer(vec![seen(Outcome::Failed, None), dirty()], &["it cannot be deleted"])), 1);
     }
 
@@ -251,9 +260,13 @@ mod tests {
         for part in ["vol-1", "0123", "data", "i-1 (gone)", "2 d 7 h", "$0.8", "$0.06", "kept: it is too young"] {
             assert!(text.contains(part), "{part} in {text}");
         }
-        assert!(text.contains("--delete deletes 1 volume for which no machine is known"), "{text}");
-        assert!(text.contains("[provider.local] has no account to look at"), "{text}");
-        assert!(people(&answer(Vec::new(), &[])).contains("no rented volume is in these accounts"));
+        let left = ended(&answer(vec![seen(Outcome::WouldDelete, None)], &[]).reaped).unwrap_err().to_string();
+        assert_eq!(left, "1 volume is paid for and has no machine: --delete deletes it");
+        assert!(text.contains("[provider.local] has no account: those who rent there sweep"), "{text}");
+        let empty = answer(Vec::new(), &[]);
+        assert!(people(&empty).contains("no rented volume is in these accounts"));
+        let none = Answer { accounts: Vec::new(), ..empty };
+        assert!(people(&none).starts_with("no provider of this configuration has an account to look at"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::ec2::{Failure, Query};
 use super::volume::Volume;
 use super::{AwsProvider, config, instance, is_instance};
 use crate::cloud::http::sentence;
-use crate::{Account, AccountVolume, Machine, ProviderError, Verb, VolumeId, tag};
+use crate::{Account, AccountVolume, Named, ProviderError, Verb, VolumeId, tag};
 
 impl Account for AwsProvider {
     fn catalog_name(&self) -> Option<&'static str> {
@@ -25,19 +25,19 @@ impl Account for AwsProvider {
         Ok(self.find(id)?.as_ref().map(Volume::in_account))
     }
 
-    fn machine(&self, name: &str) -> Result<Machine, ProviderError> {
+    fn machine(&self, name: &str) -> Result<Named, ProviderError> {
         if !is_instance(name) {
             return Err(ProviderError::Invalid(format!("\"{}\" is no id of an instance", sentence(name))));
         }
         self.turns.take(Verb::Describe)?;
         let query = Query::new("DescribeInstances").with("InstanceId.1", name);
         match self.ask(&query, |root| instance::state(root, name)) {
-            Ok(machine) => Ok(machine),
+            Ok(named) => Ok(named),
             // The login has shown that the credentials lead to the account and the region of this machine, whose volumes are listed.
             Err(Failure::Refused(refusal))
                 if refusal.is("InvalidInstanceID.NotFound") && refusal.said.contains(name) =>
             {
-                Ok(Machine::Gone)
+                Ok(Named::Nobody)
             }
             Err(failure) => Err(failure.general()),
         }

@@ -8,7 +8,7 @@ use super::credentials::{self, Credentials};
 use super::ec2::{child, element, items};
 use crate::cloud::http::{Client, Text, sentence};
 use crate::cloud::{Hidden, metadata};
-use crate::{Machine, ProviderError};
+use crate::{Named, ProviderError};
 
 /// What asks, for sentences.
 const SERVICE: &str = "the metadata service";
@@ -181,14 +181,14 @@ pub fn read(root: Node<'_, '_>, id: &str) -> Result<Instance, ProviderError> {
 ///
 /// # Errors
 /// `Transient`, with a sentence: nothing is said of it.
-pub fn state(root: Node<'_, '_>, id: &str) -> Result<Machine, ProviderError> {
+pub fn state(root: Node<'_, '_>, id: &str) -> Result<Named, ProviderError> {
     let found = items(root, "reservationSet").find_map(|reservation| {
         let instance = items(reservation, "instancesSet").find(|item| child(*item, "instanceId") == Some(id))?;
         child(element(instance, "instanceState")?, "name")
     });
     match found {
-        Some("terminated") => Ok(Machine::Gone),
-        Some(_) => Ok(Machine::Exists),
+        Some("terminated") => Ok(Named::Nobody),
+        Some(_) => Ok(Named::Machine { since_ms: None }),
         None => Err(ProviderError::Transient(format!(
             "EC2 was asked for the instance {id} and does not say in which state it is: check what answers for it"
         ))),
@@ -213,9 +213,9 @@ mod tests {
             super::state(roxmltree::Document::parse(&text).unwrap().root_element(), id)
         };
         for name in ["pending", "running", "stopping", "stopped", "shutting-down", "unheard-of"] {
-            assert_eq!(state("i-1", name), Ok(Machine::Exists), "{name}");
+            assert_eq!(state("i-1", name), Ok(Named::Machine { since_ms: None }), "{name}");
         }
-        assert_eq!(state("i-1", "terminated"), Ok(Machine::Gone));
+        assert_eq!(state("i-1", "terminated"), Ok(Named::Nobody));
         assert!(matches!(state("i-2", "terminated"), Err(ProviderError::Transient(_))), "it is another one");
     }
 

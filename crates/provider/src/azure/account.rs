@@ -11,7 +11,7 @@ use super::errors::Failure;
 use super::login::{is_id, is_part};
 use super::{AzureProvider, config, tags};
 use crate::cloud::http::sentence;
-use crate::{Account, AccountVolume, Machine, ProviderError, Verb, VolumeId, tag};
+use crate::{Account, AccountVolume, Named, ProviderError, Verb, VolumeId, tag};
 
 /// The machine that has rented a disk: where it is, its name, and what tells it from another one that had or gets this name. It is
 /// written shorter than as Azure's own id, which would not fit into a tag together with the last.
@@ -102,7 +102,7 @@ impl Account for AzureProvider {
     }
 
     /// Names are used again, so the machine that has the name now must be the one that had it.
-    fn machine(&self, name: &str) -> Result<Machine, ProviderError> {
+    fn machine(&self, name: &str) -> Result<Named, ProviderError> {
         let renter = Renter::read(name).filter(|renter| self.arm.place().is_ok_and(|place| renter.place == *place));
         let Some(renter) = renter else {
             return Err(ProviderError::Invalid(format!(
@@ -111,7 +111,7 @@ impl Account for AzureProvider {
             )));
         };
         self.turns.take(Verb::Describe)?;
-        Ok(if self.state_of(&renter)? == Some(true) { Machine::Exists } else { Machine::Gone })
+        Ok(if self.state_of(&renter)? == Some(true) { Named::Machine { since_ms: None } } else { Named::Nobody })
     }
 }
 

@@ -161,6 +161,8 @@ pub struct Cloud {
     pub hung: BTreeSet<String>,
     /// The machine that can attach volumes, and its zone.
     pub machine: (String, String),
+    /// When that was made.
+    pub machine_since_ms: u64,
     /// Other machines, and the state in which each is, in the cloud's own word.
     pub others: BTreeMap<String, &'static str>,
 }
@@ -202,12 +204,14 @@ pub struct Seen {
 impl Cloud {
     pub fn new(clock: Arc<dyn Clock>, settings: Settings, machine: (String, String)) -> Self {
         let (volumes, hung, others) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { clock, settings, volumes, made: 0, fail_next: false, hung, machine, others }
+        let machine_since_ms = clock.now_ms();
+        Self { clock, settings, volumes, made: 0, fail_next: false, hung, machine, machine_since_ms, others }
     }
 
     /// Another machine calls from now on. The former one is left in this state; `None`: nothing is known of it any more.
     pub fn replace_machine(&mut self, name: &str, former: Option<&'static str>) {
         let gone = std::mem::replace(&mut self.machine.0, name.to_owned());
+        self.machine_since_ms = self.now_ms();
         self.others.remove(name);
         if let Some(state) = former {
             self.others.insert(gone, state);

@@ -7,7 +7,8 @@ use super::disk::is_name;
 use super::errors::Failure;
 use super::{GceProvider, labels};
 use crate::cloud::http::sentence;
-use crate::{Account, AccountVolume, Machine, ProviderError, Verb, VolumeId, tag};
+use crate::cloud::unix_ms;
+use crate::{Account, AccountVolume, Named, ProviderError, Verb, VolumeId, tag};
 
 impl Account for GceProvider {
     fn catalog_name(&self) -> Option<&'static str> {
@@ -30,19 +31,21 @@ impl Account for GceProvider {
         Ok(self.look(&id.0)?.map(|(disk, state)| disk.in_account(state)))
     }
 
-    /// Names are used again: one that is there counts, whoever has it.
-    fn machine(&self, name: &str) -> Result<Machine, ProviderError> {
+    /// Names are used again, so that it tells since when the instance is there.
+    fn machine(&self, name: &str) -> Result<Named, ProviderError> {
         if !is_name(name) {
             return Err(ProviderError::Invalid(format!("\"{}\" is no name of an instance", sentence(name))));
         }
         self.turns.take(Verb::Describe)?;
         let what = format!("instances/{name}");
         match self.compute.ask(&Method::GET, &what, None) {
-            Ok(body) if body["name"] == name => Ok(Machine::Exists),
+            Ok(body) if body["name"] == name => {
+                Ok(Named::Machine { since_ms: body["creationTimestamp"].as_str().and_then(unix_ms) })
+            }
             Ok(_) => Err(ProviderError::Transient(format!(
                 "Compute Engine was asked for the instance {name} and describes something else: check what answers for it"
             ))),
-            Err(Failure::Refused(refusal)) if refusal.lacks(&what, &self.compute.place()?.zone) => Ok(Machine::Gone),
+            Err(Failure::Refused(refusal)) if refusal.lacks(&what, &self.compute.place()?.zone) => Ok(Named::Nobody),
             Err(failure) => Err(failure.general()),
         }
     }

@@ -5,7 +5,7 @@ use ureq::http::Method;
 use super::cinder::Volume;
 use super::{OpenStackProvider, Service, errors, is_id};
 use crate::cloud::http::sentence;
-use crate::{Account, AccountVolume, Machine, ProviderError, Verb, VolumeId, tag};
+use crate::{Account, AccountVolume, Named, ProviderError, Verb, VolumeId, tag};
 
 impl Account for OpenStackProvider {
     /// Each cloud has its own.
@@ -26,7 +26,7 @@ impl Account for OpenStackProvider {
         Ok(self.find(id)?.as_ref().map(Volume::in_account))
     }
 
-    fn machine(&self, name: &str) -> Result<Machine, ProviderError> {
+    fn machine(&self, name: &str) -> Result<Named, ProviderError> {
         if !is_id(name) {
             return Err(ProviderError::Invalid(format!("\"{}\" is no id of a server", sentence(name))));
         }
@@ -35,11 +35,11 @@ impl Account for OpenStackProvider {
         // (SOFT_DELETED) has them.
         let answer = self.ask(Service::Nova, Method::GET, &format!("/servers/{name}/os-volume_attachments"), None)?;
         match answer.status.is_success() {
-            true if answer.body["volumeAttachments"].is_array() => Ok(Machine::Exists),
+            true if answer.body["volumeAttachments"].is_array() => Ok(Named::Machine { since_ms: None }),
             true => Err(ProviderError::Transient(format!(
                 "Nova was asked for the volumes of the server {name} and tells something else: check what answers for it"
             ))),
-            false if errors::lacks_server(&answer, name) => Ok(Machine::Gone),
+            false if errors::lacks_server(&answer, name) => Ok(Named::Nobody),
             false => Err(errors::error("Nova", &answer)),
         }
     }

@@ -10,7 +10,7 @@ use surgetank_model::volume_type::Provision;
 use surgetank_model::{Bandwidth, Iops};
 use surgetank_provider::fakes::ec2::{INSTANCE, REGION, ZONE};
 use surgetank_provider::fakes::{FakeEc2, Sent, Settings};
-use surgetank_provider::{Account as _, AwsConfig, Machine, Provider, SystemClock, VolumeState, contract, tag};
+use surgetank_provider::{Account as _, AwsConfig, Named, Provider, SystemClock, VolumeState, contract, tag};
 
 use crate::account::{Account, TYPE, request};
 use crate::faked::STEP;
@@ -62,7 +62,7 @@ pub fn sent() -> Vec<Sent> {
     // What `gc --account` asks.
     let rented = provider.volumes().unwrap();
     assert!(rented.iter().all(|rented| rented.machine.as_deref() == Some(INSTANCE)), "{rented:?}");
-    assert_eq!(provider.machine(INSTANCE), Ok(Machine::Exists));
+    assert_eq!(provider.machine(INSTANCE), Ok(Named::Machine { since_ms: None }));
     account.pass(STEP);
     account.fake.take_sent()
 }

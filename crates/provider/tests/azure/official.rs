@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use surgetank_provider::fakes::azure::{GROUP, LOCATION, MACHINE, SUBSCRIPTION, Sent};
 use surgetank_provider::fakes::{FakeAzure, Settings};
 use surgetank_provider::{
-    Account as _, AzureConfig, CreateVolume, Machine, Provider, SystemClock, VolumeState, contract, tag,
+    Account as _, AzureConfig, CreateVolume, Named, Provider, SystemClock, VolumeState, contract, tag,
 };
 
 use crate::account::{Account, request, request_with_token};
@@ -59,7 +59,7 @@ pub fn sent() -> Vec<Sent> {
     assert_eq!(account.reaches(&provider, &id, VolumeState::Available).id, id);
     let rented = provider.volumes().unwrap().into_iter().find(|rented| rented.volume.id == id).unwrap();
     assert_eq!(provider.volume(&id), Ok(Some(rented.clone())));
-    assert_eq!(provider.machine(&rented.machine.unwrap()), Ok(Machine::Exists));
+    assert_eq!(provider.machine(&rented.machine.unwrap()), Ok(Named::Machine { since_ms: None }));
     account.fake.take_sent()
 }
 

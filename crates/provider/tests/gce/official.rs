@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use surgetank_provider::fakes::gce::{INSTANCE, PROJECT, Sent, ZONE};
 use surgetank_provider::fakes::{FakeGce, Settings};
-use surgetank_provider::{Account as _, Machine, Provider, SystemClock, VolumeState, contract, tag};
+use surgetank_provider::{Account as _, Named, Provider, SystemClock, VolumeState, contract, tag};
 
 use crate::account::{Account, request};
 use crate::faked::official::{self, run, said};
@@ -50,7 +50,7 @@ pub fn sent() -> Vec<Sent> {
     // What `gc --account` asks.
     let rented = provider.volumes().unwrap().into_iter().find(|rented| rented.volume.id == id).unwrap();
     assert_eq!(rented.machine.as_deref(), Some(INSTANCE));
-    assert_eq!(provider.machine(INSTANCE), Ok(Machine::Exists));
+    assert!(matches!(provider.machine(INSTANCE), Ok(Named::Machine { since_ms: Some(_) })));
     account.fake.take_sent()
 }
 

@@ -16,7 +16,7 @@ use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
 use surgetank_provider::{
-    Account as _, Change, CreateVolume, DiskIdentity, Machine, OpenStackConfig, OpenStackProvider, Provider,
+    Account as _, Change, CreateVolume, DiskIdentity, Named, OpenStackConfig, OpenStackProvider, Provider,
     ProviderConfig, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag,
 };
 
@@ -349,8 +349,8 @@ fn the_account_says_which_server_has_rented_a_volume_and_whether_it_is_there() {
     assert_eq!(provider.volumes(), Ok(vec![rented.clone()]));
     assert_eq!((rented.machine.as_ref(), rented.attached_to), (Some(&tenant.server), None));
     assert!(rented.created_ms.is_some(), "it tells how old it is");
-    assert_eq!(provider.machine(&tenant.server), Ok(Machine::Exists));
-    assert_eq!(provider.machine(&uuid()), Ok(Machine::Gone));
+    assert_eq!(provider.machine(&tenant.server), Ok(Named::Machine { since_ms: None }));
+    assert_eq!(provider.machine(&uuid()), Ok(Named::Nobody));
     assert!(matches!(provider.machine("../servers"), Err(ProviderError::Invalid(_))));
     assert_eq!(provider.attach(&id), Ok(Change::Changed));
     reaches(&provider, &id, VolumeState::Attached);

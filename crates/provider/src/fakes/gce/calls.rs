@@ -232,7 +232,12 @@ impl Gce {
         let is_own = name == self.cloud.machine.0;
         let status = if is_own { Some("RUNNING") } else { self.cloud.others.get(name).copied() };
         let status = status.ok_or_else(|| absent(&sent.path))?;
-        Ok(json!({ "kind": "compute#instance", "id": "2345678901234567890", "name": name, "status": status }))
+        // The others were there before all disks.
+        let since_ms = if is_own { self.cloud.machine_since_ms } else { 0 };
+        Ok(json!({
+            "kind": "compute#instance", "id": "2345678901234567890", "name": name, "status": status,
+            "creationTimestamp": xml::time(since_ms),
+        }))
     }
 
     fn list_disks(&mut self, sent: &Sent) -> Result<Value, Refused> {
