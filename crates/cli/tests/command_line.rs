@@ -307,7 +307,7 @@ fn gc_of_accounts_takes_no_age_at_which_a_volume_may_be_needed() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     let expected = serde_json::json!({
-        "deletes": false, "dead_for_s": 7200.0, "left_out": ["local"], "volumes": [], "errors": [],
+        "deletes": false, "dead_for_s": 7200.0, "accounts": [], "left_out": ["local"], "volumes": [], "errors": [],
     });
     assert_eq!(answer, expected);
     assert!(!volumes.exists());
