@@ -199,8 +199,12 @@ fn people(answer: &Answer) -> String {
     } else {
         lines.push(table.to_string());
     }
+    let would = answer.reaped.count(Outcome::WouldDelete);
+    if would > 0 {
+        lines.push(format!("--delete deletes {} for which no machine is known", count(would, "volume")));
+    }
     for name in &answer.left_out {
-        lines.push(format!("[provider.{name}] has no account: those who rent there sweep"));
+        lines.push(format!("[provider.{name}] has no account to look at: those who rent there sweep"));
     }
     lines.join("\n")
 }
@@ -262,7 +266,8 @@ mod tests {
         }
         let left = ended(&answer(vec![seen(Outcome::WouldDelete, None)], &[]).reaped).unwrap_err().to_string();
         assert_eq!(left, "1 volume is paid for and has no machine: --delete deletes it");
-        assert!(text.contains("[provider.local] has no account: those who rent there sweep"), "{text}");
+        assert!(text.contains("--delete deletes 1 volume for which no machine is known"), "{text}");
+        assert!(text.contains("[provider.local] has no account to look at"), "{text}");
         let empty = answer(Vec::new(), &[]);
         assert!(people(&empty).contains("no rented volume is in these accounts"));
         let none = Answer { accounts: Vec::new(), ..empty };

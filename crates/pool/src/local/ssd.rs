@@ -55,11 +55,11 @@ impl Ssds {
                 Some(text) => return Err(Error::Ssd(not_ours(&path, &text, pool))),
                 None => true,
             };
-            all.push((number, id, path, is_new));
+            all.push((id, path, is_new));
         }
         let mut of = BTreeMap::new();
-        for (number, id, path, is_new) in all {
-            let is_leaving = number >= benefactors;
+        for (id, path, is_new) in all {
+            let is_leaving = id.0 >= benefactors;
             let directory = match size > Bytes::ZERO && !is_leaving {
                 true => Directory::open(&path, size.get()),
                 false if is_new => continue,

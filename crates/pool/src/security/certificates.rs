@@ -40,7 +40,8 @@ pub fn make(
 ) -> Result<Vec<PathBuf>, BadCertificates> {
     let is_directory = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     let is_host = |name: &str| name.chars().all(|of| of.is_ascii_alphanumeric() || "-._:*".contains(of));
-    for (name, serves) in hosts.iter().map(|name| (name, true)).chain(clients.iter().map(|name| (name, false))) {
+    let machines = || hosts.iter().map(|name| (name, true)).chain(clients.iter().map(|name| (name, false)));
+    for (name, serves) in machines() {
         if !is_directory(name) || serves && !is_host(name) {
             return Err(BadCertificates(format!(
                 "`{name}` is no host's name or address: write such as node1 or 10.0.0.1"
@@ -49,7 +50,7 @@ pub fn make(
     }
     let authority = Authority::of(directory)?;
     let mut made = Vec::new();
-    for (name, serves) in hosts.iter().map(|name| (name, true)).chain(clients.iter().map(|name| (name, false))) {
+    for (name, serves) in machines() {
         let at = directory.join(name);
         make_directory(&at)?;
         write(&at.join(AUTHORITY), &authority.certificate, 0o644)?;
