@@ -13,7 +13,7 @@ use surgetank_provider::fakes::azure::{GROUP, MACHINE, SUBSCRIPTION};
 use surgetank_provider::fakes::gce::INSTANCE;
 use surgetank_provider::fakes::{FakeAzure, FakeEc2, FakeGce, Fault, Settings};
 use surgetank_provider::{
-    Account, AwsConfig, AwsProvider, AzureConfig, AzureProvider, Clock, CreateVolume, GceConfig, GceProvider, Machine,
+    Account, AwsConfig, AwsProvider, AzureConfig, AzureProvider, Change, Clock, CreateVolume, GceConfig, GceProvider, Machine,
     ManualClock, Provider as _, ProviderError, SystemClock, Tags, VolumeId, VolumeState, tag,
 };
 
@@ -242,6 +242,7 @@ on_each_cloud! {
     a_cloud_that_does_not_say_whether_a_machine_exists_deletes_nothing,
     a_listing_that_fails_is_told,
     a_call_of_which_there_were_too_many_or_that_got_lost_is_made_again,
+    a_volume_that_a_daemon_takes_over_is_of_that_daemons_machine,
 }
 
 fn an_orphan_of_a_machine_that_is_gone_is_deleted_and_nothing_else(world: &World) {
@@ -287,6 +288,28 @@ fn without_delete_nothing_is_changed(world: &World) {
     // Nor is a young one deleted.
     world.deletes();
     assert_eq!(world.fake.count(), 1);
+}
+
+/// As `array assemble` does it.
+fn a_volume_that_a_daemon_takes_over_is_of_that_daemons_machine(world: &World) {
+    let id = world.rented("a", &[(tag::DIRTY_EPOCH, "7")]);
+    let machine = |account: &dyn Account| account.volume(&id).unwrap().unwrap().machine.unwrap();
+    let first = machine(&*world.open());
+    world.machine_dies();
+    let account = world.open();
+    assert_eq!(machine(&*account), first);
+    for change in [Change::Changed, Change::Identity] {
+        assert_eq!(account.set_tag(&id, tag::OWNER, Some("fedcba9876543210")), Ok(change));
+        let volume = account.describe(&id).unwrap();
+        assert_eq!(volume.tags.get(tag::OWNER).map(String::as_str), Some("fedcba9876543210"));
+        assert!(!volume.tags.contains_key(tag::HOST), "callers are not shown it");
+    }
+    let second = machine(&*account);
+    assert!(second != first && second.contains(world.names.second), "{second}");
+    // Other tags do not say whose it is.
+    world.fake.replace_machine("i-0000000000000003c", Some(world.names.stopped));
+    account.set_tag(&id, tag::DIRTY_EPOCH, Some("8")).unwrap();
+    assert_eq!(machine(&*world.open()), second);
 }
 
 fn volumes_of_machines_that_are_stopped_are_kept(world: &World) {

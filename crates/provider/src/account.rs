@@ -38,6 +38,11 @@ pub(crate) fn shown(mut tags: Tags) -> Tags {
     tags
 }
 
+/// Whether a tag that is set says that this machine takes the volume over, which is the machine of its marks from then on.
+pub(crate) fn takes_over(key: &str, value: Option<&str>) -> bool {
+    key == tag::OWNER && value.is_some()
+}
+
 /// What is set with the tags of a creation on this machine.
 pub(crate) fn marks(host: &str) -> [(String, String); 2] {
     [(tag::MANAGED.to_owned(), "true".to_owned()), (tag::HOST.to_owned(), host.to_owned())]

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use surgetank_daemon::{Client, Config, Daemon, DevicePhase, Request};
+use surgetank_daemon::{Client, Config, Daemon, DevicePhase, Overrides, Request};
 
+use super::tables::Tables;
 use super::{Machine, Nbd, eventually};
 
 const CONFIG: &str = "SURGETANK_TEST_CONFIG";
+/// Where tables of disks are in the place of the kernel's, beside the configuration.
+pub const TABLES: &str = "tables";
 const CRASH_AT: &str = "SURGETANK_CRASH_AT";
 const STOP_AT: &str = "SURGETANK_STOP_AT";
 const PLANT: &str = "SURGETANK_PLANT";
@@ -21,7 +24,11 @@ pub fn serve_if_asked() {
         // As `packaging/systemd/surgetank.service` has it: an emulated processor is always short, and the writers are many.
         let _ = rustix::process::setpriority_process(None, -20);
     }
-    let daemon = Daemon::start(Config::load(Path::new(&file)).unwrap()).unwrap_or_else(|error| panic!("{error}"));
+    let tables = Path::new(&file).with_file_name(TABLES);
+    let overrides =
+        Overrides { disks: tables.is_dir().then(|| Tables::new(tables).disks()), ..Overrides::default() };
+    let started = Daemon::start_with(Config::load(Path::new(&file)).unwrap(), overrides);
+    let daemon = started.unwrap_or_else(|error| panic!("{error}"));
     while !daemon.wait_stop(Duration::from_secs(600)) {}
     daemon.stop();
 }

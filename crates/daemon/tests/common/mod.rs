@@ -11,6 +11,7 @@ pub mod guest;
 pub mod mapped;
 pub mod mounted;
 pub mod rounds;
+pub mod tables;
 pub mod writers;
 
 use std::any::Any;

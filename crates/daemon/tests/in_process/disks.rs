@@ -5,14 +5,14 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use crate::common::tables::{Loop, Tables};
 use crate::common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Config, Daemon, DevicePhase, Outlook, Overrides, Request};
-use surgetank_device::discovery::Disks;
 use surgetank_provider::local::{LocalConfig, LocalProvider};
 use surgetank_provider::{
     Change, CreateVolume, DiskIdentity, Home, Lag, Provider, ProviderError, SystemClock, Transition, VolumeDescription,
@@ -55,7 +55,7 @@ const EACH: [By; 3] = [By::Serial, By::Name, By::Lun];
 /// A local provider whose volumes become disks of this machine when they are attached.
 struct Plugging {
     local: LocalProvider,
-    root: PathBuf,
+    tables: Tables,
     by: By,
     appears: Mutex<Appears>,
     plugged: Mutex<Vec<Plugged>>,
@@ -63,62 +63,29 @@ struct Plugging {
     before: Mutex<Option<Plugged>>,
 }
 
-/// A loop device that stands for a disk.
 struct Plugged {
     id: VolumeId,
-    device: String,
-    lun: u32,
+    disk: Loop,
     /// Calls until it appears.
     calls_left: u32,
 }
 
-impl Drop for Plugged {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.device]).status();
-    }
-}
-
-fn attach_loop(image: &Path) -> Option<String> {
-    let made = Command::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
-    made.status.success().then(|| String::from_utf8_lossy(&made.stdout).trim().to_owned())
-}
-
 impl Plugging {
-    fn disks(&self) -> Disks {
-        Disks::under(self.root.join("sys"), "/dev")
-    }
-
     fn appears(&self) -> Appears {
         *self.appears.lock().unwrap()
     }
 
-    fn block(&self) -> PathBuf {
-        self.root.join("sys/block")
+    /// What tells a disk of this name.
+    fn identity(&self, name: &VolumeId) -> DiskIdentity {
+        match self.by {
+            By::Serial => DiskIdentity::Serial(name.0.clone()),
+            By::Name => DiskIdentity::Name(name.0.clone()),
+            By::Lun => DiskIdentity::Lun(0),
+        }
     }
 
-    /// Shows a disk in the tables.
     fn show(&self, plugged: &Plugged) {
-        let name = plugged.device.strip_prefix("/dev/").unwrap();
-        let place = self.block().join(name);
-        fs::create_dir_all(&place).unwrap();
-        match self.by {
-            By::Serial => fs::write(place.join("serial"), &plugged.id.0).unwrap(),
-            By::Name => {
-                let designator = [&[2, 0, 0, plugged.id.0.len() as u8], plugged.id.0.as_bytes()].concat();
-                fs::create_dir_all(place.join("device")).unwrap();
-                fs::write(place.join("device/vendor"), "Google  \n").unwrap();
-                fs::write(place.join("device/vpd_pg83"), [&[0, 0x83, 0, 0][..], &designator].concat()).unwrap();
-            }
-            By::Lun => {
-                let controller = self.root.join("sys/devices/vmbus");
-                let device = controller.join(format!("host3/target3:0:0/3:0:0:{}", plugged.lun));
-                fs::create_dir_all(&device).unwrap();
-                fs::write(controller.join("device_id"), "{f8b3781b-1e82-4818-a1c3-63d806ec15bb}\n").unwrap();
-                let _ = symlink(device, place.join("device"));
-            }
-        }
-        let number = fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap();
-        let _ = symlink(format!("../../block/{name}"), self.root.join("sys/dev/block").join(number.trim()));
+        self.tables.show(&plugged.disk, &self.identity(&plugged.id));
     }
 
     fn plug(&self, id: &VolumeId) {
@@ -137,8 +104,8 @@ impl Plugging {
         let calls_left = if let Appears::Late(calls) = appears { calls } else { 0 };
         let disks = if appears == Appears::Twice { 2 } else { 1 };
         for _ in 0..disks {
-            let device = attach_loop(&image).expect("a loop device");
-            let plugged = Plugged { id: id.clone(), device, lun: 0, calls_left };
+            let disk = Loop::over(&image).expect("a loop device");
+            let plugged = Plugged { id: id.clone(), disk, calls_left };
             if calls_left == 0 && appears != Appears::Never {
                 self.show(&plugged);
             }
@@ -149,7 +116,7 @@ impl Plugging {
     fn unplug(&self, id: &VolumeId) {
         self.plugged.lock().unwrap().retain(|plugged| {
             if plugged.id == *id {
-                let _ = fs::remove_dir_all(self.block().join(plugged.device.strip_prefix("/dev/").unwrap()));
+                self.tables.hide(&plugged.disk);
             }
             plugged.id != *id
         });
@@ -157,15 +124,20 @@ impl Plugging {
 
     /// Disks vanish from the tables, and nobody has asked the provider for it.
     fn pull(&self) {
-        for plugged in self.plugged.lock().unwrap().iter() {
-            fs::remove_dir_all(self.block().join(plugged.device.strip_prefix("/dev/").unwrap())).unwrap();
-        }
+        self.plugged.lock().unwrap().iter().for_each(|plugged| self.tables.hide(&plugged.disk));
     }
 
     /// Says that its volumes are this disk.
     fn say_it_is(&self, disk: Plugged) {
         self.show(&disk);
         *self.before.lock().unwrap() = Some(disk);
+    }
+
+    /// The disk of which it said so leaves the machine.
+    fn say_no_more(&self) {
+        if let Some(before) = self.before.lock().unwrap().take() {
+            self.tables.hide(&before.disk);
+        }
     }
 
     /// They are back.
@@ -184,13 +156,8 @@ impl Plugging {
     }
 
     fn as_disk(&self, volume: VolumeDescription) -> VolumeDescription {
-        let name = self.before.lock().unwrap().as_ref().map_or_else(|| volume.id.0.clone(), |disk| disk.id.0.clone());
-        let identity = match self.by {
-            By::Serial => DiskIdentity::Serial(name),
-            By::Name => DiskIdentity::Name(name),
-            By::Lun => DiskIdentity::Lun(0),
-        };
-        let disk = (volume.state == VolumeState::Attached).then_some(identity);
+        let name = self.before.lock().unwrap().as_ref().map_or_else(|| volume.id.clone(), |disk| disk.id.clone());
+        let disk = (volume.state == VolumeState::Attached).then(|| self.identity(&name));
         VolumeDescription { disk, ..volume }
     }
 }
@@ -232,8 +199,8 @@ impl Provider for Plugging {
 
 /// A disk of the right size, with nothing at its ends, and not in use.
 fn somebodys(machine: &Machine) -> Plugged {
-    let device = attach_loop(&machine.backing("before", SIZE)).expect("a loop device");
-    Plugged { id: VolumeId("somebody's".to_owned()), device, lun: 0, calls_left: 0 }
+    let disk = Loop::over(&machine.backing("before", SIZE)).expect("a loop device");
+    Plugged { id: VolumeId("somebody's".to_owned()), disk, calls_left: 0 }
 }
 
 /// A daemon over such a provider; `None` where there are no loop devices.
@@ -247,16 +214,15 @@ fn start_with(machine: &Machine, by: By, appears: Appears, section: &str) -> Opt
 }
 
 fn overrides(provider: &Arc<Plugging>) -> Overrides {
-    Overrides { provider: Some(provider.clone()), disks: Some(provider.disks()), ..Overrides::default() }
+    Overrides { provider: Some(provider.clone()), disks: Some(provider.tables.disks()), ..Overrides::default() }
 }
 
 fn machine_with(machine: &Machine, by: By, appears: Appears, section: &str) -> Option<(Config, Arc<Plugging>)> {
     let probe = machine.backing("probe", MIB);
-    let Some(device) = attach_loop(&probe) else {
+    if Loop::over(&probe).is_none() {
         eprintln!("skipped: no loop device can be had (needs root)");
         return None;
-    };
-    drop(Plugged { id: VolumeId(String::new()), device, lun: 0, calls_left: 0 });
+    }
     let shape = Shape {
         // It boosts when it is asked to, and not for what the test reads and writes.
         policy: Shape::default().policy.replace("\"20 ms\"", "\"200 ms\"")
@@ -266,13 +232,10 @@ fn machine_with(machine: &Machine, by: By, appears: Appears, section: &str) -> O
     };
     let backing = machine.backing("backing", 64 * MIB);
     let config = machine.config(&[("data", backing.to_str().unwrap())], &shape);
-    let root = machine.path("tables");
-    for part in ["sys/block", "sys/dev/block"] {
-        fs::create_dir_all(root.join(part)).unwrap();
-    }
+    let tables = Tables::new(machine.path("tables"));
     let local = LocalProvider::open(crate::common::local(&config), Arc::new(SystemClock)).unwrap();
     let provider =
-        Plugging { local, root, by, appears: Mutex::new(appears), plugged: Mutex::default(), before: Mutex::default() };
+        Plugging { local, tables, by, appears: Mutex::new(appears), plugged: Mutex::default(), before: Mutex::default() };
     if appears == Appears::Before {
         provider.say_it_is(somebodys(machine));
     }
@@ -291,8 +254,7 @@ fn a_whole_life(by: By, appears: Appears) {
     for round in 0..3 {
         boost(&daemon);
         eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
-        let name = provider.plugged.lock().unwrap()[0].device.clone();
-        assert!(Path::new(&name).exists());
+        assert!(provider.plugged.lock().unwrap()[0].disk.device.exists());
         nbd.write(round * MIB, &pattern(round, 3, MIB as usize)).unwrap();
         daemon.handle(Request::Drain { device: "data".into() }).unwrap();
         eventually("idle", || status(&daemon, "data").phase == DevicePhase::Idle);
@@ -400,7 +362,7 @@ fn a_disk_that_is_pulled_is_not_replaced_by_another() {
     provider.say_it_is(somebodys(&machine));
     let reason = || status(&daemon, "data").reason.unwrap_or_default();
     eventually("it is refused", || reason().contains("another disk or file than it was"));
-    *provider.before.lock().unwrap() = None;
+    provider.say_no_more();
     assert_eq!(fs::metadata(machine.path("before")).unwrap().blocks(), 0, "it was written to");
     provider.push();
     eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
@@ -431,10 +393,8 @@ fn a_disk_that_has_taken_a_name_or_a_number_is_not_written_to() {
         let daemon = Daemon::start_with(config, overrides(&provider)).unwrap();
         let reason = || status(&daemon, "data").reason.unwrap_or_default();
         eventually("it is refused", || reason().contains("does not bear the epoch"));
-        *provider.before.lock().unwrap() = None;
+        provider.say_no_more();
         assert_eq!(fs::metadata(machine.path("before")).unwrap().blocks(), 0, "{by:?}: it was written to");
-        fs::remove_dir_all(provider.block()).unwrap();
-        fs::create_dir(provider.block()).unwrap();
         provider.push();
         // Requests wait until it is read back.
         let mut nbd = crate::common::connect(&machine, "data");
@@ -448,7 +408,7 @@ fn a_disk_that_has_taken_a_name_or_a_number_is_not_written_to() {
 /// A file system on a loop device, until it is dropped.
 struct Mounted {
     place: PathBuf,
-    _disk: Plugged,
+    _disk: Loop,
 }
 
 impl Drop for Mounted {
@@ -459,8 +419,8 @@ impl Drop for Mounted {
 
 fn mounted(machine: &Machine) -> Option<(Mounted, String)> {
     let image = machine.backing("image", 16 * MIB);
-    let device = attach_loop(&image)?;
-    let disk = Plugged { id: VolumeId(String::new()), device: device.clone(), lun: 0, calls_left: 0 };
+    let disk = Loop::over(&image)?;
+    let device = disk.device.to_str().unwrap().to_owned();
     let place = machine.path("place");
     fs::create_dir(&place).unwrap();
     let made = Command::new("mkfs.ext4").args(["-q", &device]).status().is_ok_and(|status| status.success());

@@ -25,6 +25,7 @@ use surgetank_model::units::MIB;
 
 pub use config::AwsConfig;
 
+use crate::account::takes_over;
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::Hidden;
 use crate::cloud::http::{Client, sentence};
@@ -436,7 +437,10 @@ impl Provider for AwsProvider {
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
         self.turns.take(Verb::SetTag)?;
         let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
-        let is_so = volume.tags.get(key).map(String::as_str) == value;
+        let place = self.place()?;
+        let host = takes_over(key, value).then_some(&*place.instance);
+        let is = |key: &str| volume.tags.get(key).map(String::as_str);
+        let is_so = is(key) == value && host.is_none_or(|host| is(tag::HOST) == Some(host));
         // A tag that a look does not show may be there all the same, since looks lag: one that names data must not stay.
         if is_so && value.is_some() {
             return Ok(Change::Identity);
@@ -444,7 +448,9 @@ impl Provider for AwsProvider {
         self.looks.forget(id);
         let query = match value {
             Some(value) => {
-                Query::new("CreateTags").with("ResourceId.1", &id.0).with("Tag.1.Key", key).with("Tag.1.Value", value)
+                let query = Query::new("CreateTags").with("ResourceId.1", &id.0);
+                let query = query.with("Tag.1.Key", key).with("Tag.1.Value", value);
+                host.into_iter().fold(query, |query, host| query.with("Tag.2.Key", tag::HOST).with("Tag.2.Value", host))
             }
             // Whatever its value.
             None => Query::new("DeleteTags").with("ResourceId.1", &id.0).with("Tag.1.Key", key),

@@ -23,11 +23,12 @@ use surgetank_model::Bytes;
 
 pub use config::AzureConfig;
 
+use crate::account::takes_over;
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::rates::Turns;
 use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Tags, Transition, Verb,
-    VolumeDescription, VolumeId, VolumeState, decide_growth,
+    VolumeDescription, VolumeId, VolumeState, decide_growth, tag,
 };
 use account::Renter;
 use arm::{Accepted, Arm, Operation, Progress};
@@ -195,6 +196,11 @@ impl AzureProvider {
         Ok(())
     }
 
+    /// This machine, as volumes that it rents name it.
+    fn renter(&self, machine: &Machine) -> Result<Renter, ProviderError> {
+        Ok(Renter::new(self.arm.place()?, &machine.name, &machine.unique))
+    }
+
     fn change_of_machine(&self, name: &str, transition: Transition, machine: &Machine) -> Result<Value, ProviderError> {
         let id = self.arm.place()?.id("disks", name);
         if transition == Transition::Detach {
@@ -262,7 +268,7 @@ impl Provider for AzureProvider {
             return present(seen);
         }
         let machine = read.map_or_else(|| self.arm.machine().map(Arc::new), Ok)?;
-        let wanted = wanted.marked(&Renter::new(self.arm.place()?, &machine.name, &machine.unique))?;
+        let wanted = wanted.marked(&self.renter(&machine)?)?;
         let body = wanted.body(&machine, &bought);
         match self.arm.create(&name, &body) {
             Ok(Accepted { operation, .. }) => {
@@ -415,6 +421,11 @@ impl Provider for AzureProvider {
         if !is_our_id(name) {
             return Err(absent());
         }
+        let renter = if takes_over(key, value) {
+            Some(self.renter(&self.arm.machine()?)?.to_string())
+        } else {
+            None
+        };
         let _tagging = self.tagging.lock().unwrap_or_else(PoisonError::into_inner);
         let mut change = Change::Identity;
         for _ in 0..WRITES_MAX {
@@ -422,6 +433,9 @@ impl Provider for AzureProvider {
             let disk = self.disk(name)?.ok_or_else(absent)?;
             let mut wanted = disk.tags.clone();
             tags::set(&mut wanted, key, value)?;
+            if renter.is_some() {
+                tags::set(&mut wanted, tag::HOST, renter.as_deref())?;
+            }
             if wanted == disk.tags {
                 self.retagged(name, &wanted);
                 return Ok(change);

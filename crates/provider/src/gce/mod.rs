@@ -22,12 +22,13 @@ use ureq::http::Method;
 
 pub use config::GceConfig;
 
+use crate::account::takes_over;
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::failure::{Meaning, unless_absent};
 use crate::cloud::rates::Turns;
 use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
-    VolumeId, VolumeState, decide_growth,
+    VolumeId, VolumeState, decide_growth, tag,
 };
 use compute::{Compute, Doing, Operation, Which, random};
 use disk::{Disk, is_name};
@@ -512,6 +513,7 @@ impl Provider for GceProvider {
         if !is_name(name) {
             return Err(absent());
         }
+        let host = if takes_over(key, value) { Some(self.compute.instance()?) } else { None };
         let mut recent =
             self.known.disks.recent(name, self.clock.now_ms()).filter(|(disk, _)| disk.fingerprint.is_some());
         for _ in 0..CONFLICTS_MAX {
@@ -520,6 +522,9 @@ impl Provider for GceProvider {
                 recent.take().map_or_else(|| self.look(name), |seen| Ok(Some(seen)))?.ok_or_else(absent)?;
             let mut wanted = disk.labels.clone();
             labels::set(&mut wanted, key, value)?;
+            if host.is_some() {
+                labels::set(&mut wanted, tag::HOST, host)?;
+            }
             if wanted == disk.labels {
                 if is_recent {
                     // Nothing is left undone because of what was so a moment ago.

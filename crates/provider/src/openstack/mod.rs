@@ -9,7 +9,7 @@ mod credentials;
 mod errors;
 mod keystone;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use serde_json::{Value, json};
@@ -17,12 +17,13 @@ use ureq::http::{Method, StatusCode};
 
 pub use config::OpenStackConfig;
 
+use crate::account::takes_over;
 use crate::cloud::http::{Answer, Call, Client, encoded, sentence};
 use crate::cloud::rates::Turns;
 use crate::cloud::{check_url, metadata};
 use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Tags, Transition, Verb,
-    VolumeDescription, VolumeId, VolumeState, decide_growth,
+    VolumeDescription, VolumeId, VolumeState, decide_growth, tag,
 };
 use cinder::Volume;
 use keystone::{Keystone, Session};
@@ -390,13 +391,19 @@ impl Provider for OpenStackProvider {
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
         self.turns.take(Verb::SetTag)?;
         let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
-        if volume.metadata.get(key).map(String::as_str) == value {
+        let mut marks = BTreeMap::new();
+        if takes_over(key, value) {
+            marks.insert(tag::HOST, self.here()?);
+        }
+        let is = |key: &str| volume.metadata.get(key).map(String::as_str);
+        if is(key) == value && marks.iter().all(|(key, host)| is(key) == Some(*host)) {
             return Ok(Change::Identity);
         }
         let path = format!("/volumes/{}/metadata", id.0);
         let answer = match value {
             Some(value) => {
-                let body = json!({ "metadata": { key: value } });
+                marks.insert(key, value);
+                let body = json!({ "metadata": marks });
                 self.ask(Service::Cinder, Method::POST, &path, Some(&body))?
             }
             None => self.ask(Service::Cinder, Method::DELETE, &format!("{path}/{}", encoded(key)), None)?,

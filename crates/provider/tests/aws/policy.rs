@@ -40,5 +40,5 @@ fn the_policy_allows_what_the_client_calls_and_nothing_else() {
     // The tags that a daemon changes later.
     let keys = statements.iter().map(|statement| &statement["Condition"]["ForAllValues:StringEquals"]["aws:TagKeys"]);
     let keys: BTreeSet<&str> = keys.filter(|keys| !keys.is_null()).flat_map(texts).collect();
-    assert_eq!(keys, BTreeSet::from([tag::DIRTY_EPOCH, tag::OWNER]));
+    assert_eq!(keys, BTreeSet::from([tag::DIRTY_EPOCH, tag::HOST, tag::OWNER]));
 }
