@@ -13,13 +13,17 @@ FIRST ?= 1000000
 TARGET ?=
 TIME ?= 600
 
+# A cloud to try: a configuration with the section of its provider, and what to rent.
+CONFIG ?= /etc/surgetank/surgetank.toml
+TYPE ?=
+
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
 PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-hierarchy/planted-bugs,surgetank-mrc/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_curves --test planted_hierarchy --test planted_rental --test planted_readcache --test planted_pool --test planted_security --test planted_writers --test planted_holes
 
 # What finds them there passes without a bug, as `test-pool` has seen.
 FOUND_WITHOUT := --skip kept:: --skip room:: --skip sharing:: --skip sparse::
 
-.PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-daemon test-pool test-simulation sim soak fuzz bench lab bench-peers bench-arrays bench-pool pool-programs cuts outages replay systemd lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-daemon test-pool test-simulation sim soak fuzz bench lab bench-peers bench-arrays bench-pool pool-programs cloud-aws cloud-gce cloud-azure cloud-openstack cuts outages replay systemd lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s; ARGS=--array: volumes on burst credits; --pool: a staging pool)'
@@ -33,6 +37,7 @@ help:
 	@echo 'make bench-arrays  mdadm'\''s array, lvmcache and ours in one guest (ARGS=--quick: three minutes in place of ten)'
 	@echo 'make bench-pool  a checkpoint into a staging pool, SeaweedFS, JuiceFS, MooseFS and GlusterFS over throttled servers (ARGS="256 3 64": theirs on disks of 64 MiB/s)'
 	@echo 'make pool-programs  torch, h5py, Orbax, LAMMPS, pjdfstest, fio and others on a mounted pool (ARGS="torch h5py": these alone)'
+	@echo 'make cloud-aws CONFIG=FILE  the provider'"'"'s contract and a burst on your account, for at most 0.10 USD; also cloud-gce, cloud-azure, cloud-openstack (TYPE=NAME: another volume type)'
 	@echo 'make reproduce  the papers'"'"' bonnie++ and LAMMPS on slow, fast and elastic disks in one guest (ARGS=--full: hours)'
 	@echo 'make cuts     guests killed in every phase over disks that lose what was not flushed (ARGS="--cuts 8")'
 	@echo 'make outages  a mounted file system whose volumes stall, fail, are unplugged and come back (ARGS="--outages 12")'
@@ -125,6 +130,11 @@ pool-programs:
 	@scripts/setup programs
 	$(CARGO) build --release --package surgetank-cli
 	scripts/pool-programs $(ARGS)
+
+# On the machine that rents, with its [provider.…] section. What a run leaves that was interrupted, the next one deletes.
+cloud-aws cloud-gce cloud-azure cloud-openstack:
+	SURGETANK_CLOUD=$(@:cloud-%=%) SURGETANK_CLOUD_CONFIG='$(CONFIG)' SURGETANK_CLOUD_TYPE='$(TYPE)' \
+		$(CARGO) test --workspace --test cloud -- --ignored --nocapture --exact on_an_account
 
 reproduce:
 	@scripts/setup reproduce

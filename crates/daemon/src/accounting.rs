@@ -47,6 +47,8 @@ pub struct Price {
     pub bandwidth: Bandwidth,
     /// USD per GiB and month; `None`: unknown.
     pub usd_per_gib_month: Option<f64>,
+    /// For how long a volume is billed at least.
+    pub billing_minimum: Duration,
 }
 
 impl Price {
@@ -54,6 +56,12 @@ impl Price {
     #[must_use]
     pub fn usd_per_hour(&self, size: Bytes) -> Option<f64> {
         self.usd_per_gib_month.map(|usd| usd * size.as_gib() / HOURS_PER_MONTH)
+    }
+
+    /// USD for what is billed beyond the time for which a volume was rented, at its last size.
+    fn rest(&self, size: Bytes, rented: Duration) -> Option<f64> {
+        let rest = self.billing_minimum.saturating_sub(rented);
+        self.usd_per_hour(size).map(|usd| usd * rest.as_secs_f64() / 3600.0)
     }
 
     fn rental(&self, volume: &str, size: Bytes, from: Instant) -> Rental {
@@ -146,6 +154,8 @@ pub struct Accounts {
     taken_over: Option<(Totals, Duration)>,
     /// Since when this run pays for the caching volume that is rented.
     rented: Option<Instant>,
+    /// USD for what was billed of caching volumes beyond the time for which they were rented; `None`: their price is unknown.
+    beyond: Option<f64>,
     caching: Option<Price>,
     boosts: VecDeque<BoostReport>,
     activity: VecDeque<Activity>,
@@ -166,6 +176,7 @@ impl Accounts {
             before,
             taken_over: None,
             rented: None,
+            beyond: Some(0.0),
             caching,
             boosts: VecDeque::new(),
             activity: VecDeque::new(),
@@ -199,8 +210,14 @@ impl Accounts {
         }
     }
 
-    /// The caching volume is gone: the bill stops.
+    /// The caching volume is gone: the bill stops. It is for the least time that is billed at least.
     pub fn end_rental(&mut self, now: Instant) {
+        let last = self.account.rentals().iter().rfind(|rental| rental.volume == CACHING);
+        if let (Some(since), Some(last), Some(price)) = (self.rented, last, self.caching) {
+            let before = self.taken_over.map_or(Duration::ZERO, |(_, lasted)| lasted);
+            let rest = price.rest(last.size, before.saturating_add(now.since(since)));
+            self.beyond = self.beyond.zip(rest).map(|(beyond, rest)| beyond + rest);
+        }
         self.rented = None;
         self.taken_over = None;
         self.account.end(CACHING, now);
@@ -229,8 +246,10 @@ impl Accounts {
     #[must_use]
     pub fn boost_cost(&self, record: &policy::BoostRecord) -> Option<Totals> {
         let price = self.caching?;
-        let none = Totals { agbs: 0.0, usd: Some(0.0) };
-        Some(record.held().fold(none, |sum, (size, held)| {
+        let held = record.held().map(|(_, held)| held).sum();
+        let last = record.held().last().map_or(Bytes::ZERO, |(size, _)| size);
+        let beyond = Totals { agbs: 0.0, usd: price.rest(last, held) };
+        Some(record.held().fold(beyond, |sum, (size, held)| {
             let usd = price.usd_per_hour(size).map(|usd| usd * held.as_secs_f64() / 3600.0);
             Totals {
                 agbs: sum.agbs + surgetank_model::cost::agbs(size, price.bandwidth, held),
@@ -252,6 +271,7 @@ impl Accounts {
     pub fn totals(&self, now: Instant) -> Totals {
         let Cost { agbs, usd } = self.account.total(now);
         let before = if self.before == Totals::default() { Some(0.0) } else { self.before.usd };
+        let usd = usd.zip(self.beyond).map(|(usd, beyond)| usd + beyond);
         Totals { agbs: self.before.agbs + agbs, usd: before.zip(usd).map(|(before, usd)| before + usd) }
     }
 
@@ -309,7 +329,11 @@ mod tests {
     #[test]
     fn a_boost_costs_what_it_cost_in_all_runs_and_at_all_its_sizes() {
         let at = |seconds: u64| Instant::ZERO + Duration::from_secs(seconds);
-        let price = Price { bandwidth: Bandwidth::from_mib_s(100), usd_per_gib_month: None };
+        let price = Price {
+            bandwidth: Bandwidth::from_mib_s(100),
+            usd_per_gib_month: None,
+            billing_minimum: Duration::from_secs(60),
+        };
         let mut accounts = Accounts::new(at(0), Totals::default(), price, GIB, Some(price));
         assert_eq!(accounts.rental_cost(at(0)), None);
         let before = (Totals { agbs: 700.0, usd: None }, Duration::from_secs(7));
@@ -323,5 +347,30 @@ mod tests {
         accounts.rent(at(6), GIB);
         assert_eq!(accounts.rental_cost(at(7)).unwrap().agbs, 100.0, "the next one has its own cost alone");
         assert_eq!(accounts.over_runs(at(7)), None);
+    }
+
+    /// Azure bills an hour, whichever runs of the daemon it was rented in.
+    #[test]
+    fn a_short_boost_costs_what_is_billed_at_least() {
+        let at = |minutes: u64| Instant::ZERO + Duration::from_secs(60 * minutes);
+        let billing_minimum = Duration::from_secs(3600);
+        let price =
+            |usd| Price { bandwidth: Bandwidth::from_mib_s(100), usd_per_gib_month: Some(usd), billing_minimum };
+        let usd = |accounts: &Accounts, minutes| accounts.totals(at(minutes)).usd.unwrap();
+        let mut accounts = Accounts::new(at(0), Totals::ZERO, price(0.0), GIB, Some(price(HOURS_PER_MONTH)));
+        accounts.rent(at(0), GIB);
+        assert_eq!(usd(&accounts, 6), 0.1, "as long as it is rented, its time counts");
+        accounts.end_rental(at(6));
+        accounts.end_rental(at(7));
+        assert!((usd(&accounts, 30) - 1.0).abs() < 1e-12);
+        accounts.take_over(at(30), GIB, (Totals::ZERO, Duration::from_secs(24 * 60)));
+        accounts.end_rental(at(36));
+        assert!(
+            (usd(&accounts, 36) - 1.6).abs() < 1e-12,
+            "24 minutes were counted before, 6 now, and 30 were billed beyond"
+        );
+        accounts.rent(at(40), GIB);
+        accounts.end_rental(at(160));
+        assert!((usd(&accounts, 160) - 3.6).abs() < 1e-12, "what is rented for longer costs its time");
     }
 }

@@ -125,6 +125,8 @@ pub struct CachingConfig {
     pub outage_patience: Duration,
     /// What it costs, if known.
     pub usd_per_gib_month: Option<f64>,
+    /// For how long one is billed at least.
+    pub billing_minimum: Duration,
 }
 
 impl CachingConfig {

@@ -467,6 +467,7 @@ impl Starting<'_> {
         Price {
             bandwidth: self.config.backing_limits.bandwidth.unwrap_or(Bandwidth::from_mib_s(1)),
             usd_per_gib_month: self.config.backing_usd_per_gib_month,
+            billing_minimum: Duration::ZERO,
         }
     }
 
@@ -474,6 +475,7 @@ impl Starting<'_> {
         self.config.caching.as_ref().map(|caching| Price {
             bandwidth: caching.limits.bandwidth.unwrap_or(Bandwidth::from_mib_s(1)),
             usd_per_gib_month: caching.usd_per_gib_month,
+            billing_minimum: caching.billing_minimum,
         })
     }
 

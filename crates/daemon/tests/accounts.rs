@@ -13,8 +13,8 @@ use surgetank_provider::fakes::azure::{GROUP, MACHINE, SUBSCRIPTION};
 use surgetank_provider::fakes::gce::INSTANCE;
 use surgetank_provider::fakes::{FakeAzure, FakeEc2, FakeGce, Fault, Settings};
 use surgetank_provider::{
-    Account, AwsConfig, AwsProvider, AzureConfig, AzureProvider, Change, Clock, CreateVolume, GceConfig, GceProvider, Machine,
-    ManualClock, Provider as _, ProviderError, SystemClock, Tags, VolumeId, VolumeState, tag,
+    Account, AwsConfig, AwsProvider, AzureConfig, AzureProvider, Change, Clock, CreateVolume, GceConfig, GceProvider,
+    Machine, ManualClock, Provider as _, ProviderError, SystemClock, Tags, VolumeId, VolumeState, tag,
 };
 
 /// When the clock starts: signatures and tokens have times.

@@ -110,7 +110,10 @@ impl Tariff {
     /// The shortest time that is billed in money. AGBs are by the moment.
     #[must_use]
     pub fn minimum(&self) -> Duration {
-        self.billed(Duration::ZERO)
+        match &self.money {
+            Money::Type(volume_type) => volume_type.billing.minimum(),
+            Money::Unknown | Money::PerGib(_) => Duration::ZERO,
+        }
     }
 
     fn billed(&self, rented: Duration) -> Duration {

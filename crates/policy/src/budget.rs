@@ -32,6 +32,8 @@ pub struct Tariff {
     pub bandwidth: Bandwidth,
     /// USD per GiB and hour; `None`: unknown.
     pub usd_per_gib_hour: Option<f64>,
+    /// For how long a volume is billed in money at least.
+    pub billing_minimum: Duration,
 }
 
 impl Tariff {
@@ -86,6 +88,18 @@ struct Rental {
     from: Nanoseconds,
     until: Option<Nanoseconds>,
     size: Bytes,
+    /// Since when the volume is rented, which has grown to this size.
+    since: Nanoseconds,
+    /// It has grown to another size since.
+    grew: bool,
+}
+
+impl Rental {
+    /// Until when it is billed in money, which may lie ahead.
+    fn billed_until(&self, now: Nanoseconds, minimum: Duration) -> Nanoseconds {
+        let until = self.until.unwrap_or(now);
+        if self.grew { until } else { until.max(self.since + minimum.as_nanos() as Nanoseconds) }
+    }
 }
 
 /// The caching volumes that one device rented in the last day.
@@ -102,17 +116,23 @@ impl Ledger {
     pub fn new(now: Instant, tariff: Tariff, budget: Budget, past: &[PastRental]) -> Self {
         let rentals = past.iter().map(|rental| {
             let from = nanoseconds(now) - rental.started_ago.0.as_nanos() as Nanoseconds;
-            Rental { from, until: Some(from + rental.lasted.0.as_nanos() as Nanoseconds), size: rental.size }
+            let until = Some(from + rental.lasted.0.as_nanos() as Nanoseconds);
+            Rental { from, until, size: rental.size, since: from, grew: false }
         });
         Self { tariff, budget, rentals: rentals.collect() }
     }
 
-    /// A rental begins. Ends the one before, if any is open.
+    /// A rental begins. If one is open, its volume has this size from now on.
     pub fn open(&mut self, now: Instant, size: Bytes) {
+        let open = self.rentals.back_mut().filter(|rental| rental.until.is_none());
+        let since = open.map_or(nanoseconds(now), |rental| {
+            rental.grew = true;
+            rental.since
+        });
         self.close(now);
-        let horizon = nanoseconds(now) - DAY.as_nanos() as Nanoseconds;
-        self.rentals.retain(|rental| rental.until.is_none_or(|until| until > horizon));
-        self.rentals.push_back(Rental { from: nanoseconds(now), until: None, size });
+        let (horizon, minimum) = (nanoseconds(now) - DAY.as_nanos() as Nanoseconds, self.tariff.billing_minimum);
+        self.rentals.retain(|rental| rental.billed_until(horizon, minimum) > horizon);
+        self.rentals.push_back(Rental { from: nanoseconds(now), until: None, size, since, grew: false });
     }
 
     /// The open rental ends.
@@ -133,8 +153,8 @@ impl Ledger {
     pub fn past(&self, now: Instant) -> Vec<PastRental> {
         let now = nanoseconds(now);
         let span = |ns: Nanoseconds| Span(Duration::from_nanos(u64::try_from(ns.max(0)).unwrap_or(u64::MAX)));
-        let horizon = now - DAY.as_nanos() as Nanoseconds;
-        let recent = self.rentals.iter().filter(|rental| rental.until.is_none_or(|until| until > horizon));
+        let (horizon, minimum) = (now - DAY.as_nanos() as Nanoseconds, self.tariff.billing_minimum);
+        let recent = self.rentals.iter().filter(|rental| rental.billed_until(now, minimum) > horizon);
         recent
             .map(|rental| PastRental {
                 started_ago: span(now - rental.from),
@@ -144,16 +164,18 @@ impl Ledger {
             .collect()
     }
 
-    /// GiB-seconds rented in the `window` that ends at `now`.
-    fn gib_seconds(&self, now: Instant, window: Duration) -> f64 {
+    /// GiB-seconds of the `window` that ends at `now`: rented, and billed in money, which is more where a minimum is billed. All of that
+    /// counts from the moment at which it is owed.
+    fn gib_seconds(&self, now: Instant, window: Duration) -> (f64, f64) {
         let now = nanoseconds(now);
         let start = now - window.as_nanos() as Nanoseconds;
         let overlap = |rental: &Rental| {
-            let ns = (rental.until.unwrap_or(now).min(now) - rental.from.max(start)).max(0);
-            ns as f64 / 1e9 * rental.size.as_gib()
+            let since = rental.from.max(start);
+            let until = |until: Nanoseconds| (until - since).max(0) as f64 / 1e9 * rental.size.as_gib();
+            (until(rental.until.unwrap_or(now).min(now)), until(rental.billed_until(now, self.tariff.billing_minimum)))
         };
         // The sum of nothing is a negative zero.
-        self.rentals.iter().map(overlap).fold(0.0, |sum, more| sum + more)
+        self.rentals.iter().map(overlap).fold((0.0, 0.0), |sum, more| (sum.0 + more.0, sum.1 + more.1))
     }
 
     /// How much of the budget is used, hour first.
@@ -165,12 +187,12 @@ impl Ledger {
             (DAY, self.budget.agbs_per_day, self.budget.usd_per_day),
         ]
         .map(|(window, limit_agbs, limit_usd)| {
-            let gib_seconds = self.gib_seconds(now, window);
+            let (rented, billed) = self.gib_seconds(now, window);
             BudgetUse {
                 window_h: window.as_secs() / 3600,
-                spent_agbs: gib_seconds * self.tariff.agbs_per_s(per_gib),
+                spent_agbs: rented * self.tariff.agbs_per_s(per_gib),
                 limit_agbs,
-                spent_usd: self.tariff.usd_per_s(per_gib).map(|usd| usd * gib_seconds),
+                spent_usd: self.tariff.usd_per_s(per_gib).map(|usd| usd * billed),
                 limit_usd,
             }
         })
@@ -208,7 +230,14 @@ impl Ledger {
     /// Which limit forbids it; for people.
     pub fn fits(&self, now: Instant, size: Bytes, further: Duration) -> Result<(), String> {
         let needs_agbs = self.tariff.agbs_per_s(size) * further.as_secs_f64();
-        let needs_usd = self.tariff.usd_per_s(size).map(|usd| usd * further.as_secs_f64());
+        // Of what is rented now, the minimum is among what is spent.
+        let open = self.rentals.back().filter(|rental| rental.until.is_none());
+        let minimum = self.tariff.billing_minimum;
+        let billed = open.map_or(further.max(minimum), |rental| {
+            let owed = rental.billed_until(nanoseconds(now), minimum) - nanoseconds(now);
+            further.saturating_sub(Duration::from_nanos(u64::try_from(owed).unwrap_or(u64::MAX)))
+        });
+        let needs_usd = self.tariff.usd_per_s(size).map(|usd| usd * billed.as_secs_f64());
         for used in self.usage(now) {
             let window = if used.window_h == 1 { "hour" } else { "day" };
             if let Some(limit) = used.limit_agbs
@@ -249,7 +278,43 @@ mod tests {
     }
 
     fn ledger(budget: Budget, usd_per_gib_hour: Option<f64>) -> Ledger {
-        Ledger::new(at(0), Tariff { bandwidth: Bandwidth::from_mib_s(100), usd_per_gib_hour }, budget, &[])
+        let billing_minimum = Duration::ZERO;
+        let tariff = Tariff { bandwidth: Bandwidth::from_mib_s(100), usd_per_gib_hour, billing_minimum };
+        Ledger::new(at(0), tariff, budget, &[])
+    }
+
+    /// As Azure bills disks.
+    #[test]
+    fn a_minimum_that_is_billed_is_spent_from_the_beginning() {
+        let hour = Duration::from_secs(3600);
+        let budget = Budget { usd_per_hour: Some(2.5), usd_per_day: Some(2.5), ..Budget::default() };
+        let tariff = Tariff { bandwidth: Bandwidth::from_mib_s(1), usd_per_gib_hour: Some(1.0), billing_minimum: hour };
+        let mut ledger = Ledger::new(at(0), tariff, budget, &[]);
+        let (one, minute) = (Bytes::from_gib(1), Duration::from_secs(60));
+        let day = |ledger: &Ledger, seconds| ledger.usage(at(seconds))[1].spent_usd.unwrap();
+        assert!(ledger.fits(at(0), Bytes::from_gib(3), minute).is_err(), "three hours of a GiB are billed at least");
+        ledger.open(at(0), one);
+        assert_eq!((day(&ledger, 1), day(&ledger, 3600), day(&ledger, 5400)), (1.0, 1.0, 1.5));
+        assert!(ledger.fits(at(60), one, hour).is_ok() && ledger.fits(at(60), one, 3 * hour).is_err());
+        ledger.close(at(60));
+        assert_eq!((day(&ledger, 60), day(&ledger, 7200)), (1.0, 1.0));
+        assert_eq!(
+            ledger.usage(at(5400)).map(|used| used.spent_usd),
+            [Some(0.5), Some(1.0)],
+            "its hour is over by half"
+        );
+        // A restart in between.
+        let mut ledger = Ledger::new(at(7200), tariff, budget, &ledger.past(at(7200)));
+        ledger.open(at(7200), one);
+        ledger.close(at(7201));
+        assert_eq!(day(&ledger, 7201), 2.0);
+        assert!(ledger.fits(at(7201), one, minute).is_err(), "a third hour is more than the budget");
+        // A volume that grows is billed for its minimum once.
+        let mut ledger = Ledger::new(at(0), tariff, budget, &[]);
+        ledger.open(at(0), one);
+        ledger.open(at(1800), Bytes::from_gib(2));
+        ledger.close(at(1801));
+        assert_eq!(day(&ledger, 1801), 0.5 + 1.0);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
 use surgetank_model::volume_type::{Credits, Performance, Provision, SizeLimits};
@@ -48,6 +49,11 @@ pub trait ProviderConfig: Any + Debug + Send + Sync {
     /// `Invalid`: there is no such type.
     fn credits(&self, _volume_type: &str, _size: Bytes) -> Result<Vec<Credits>, ProviderError> {
         Ok(Vec::new())
+    }
+
+    /// For how long a volume of this type is billed at least.
+    fn billing_minimum(&self, _volume_type: &str) -> Duration {
+        Duration::ZERO
     }
 
     /// Looks whether [`ProviderConfig::open`] would fail, and changes nothing.

@@ -91,6 +91,7 @@ fn settings(config: &ArrayConfig, seed: u64) -> Config {
         tariff: Tariff {
             bandwidth: config.limits.bandwidth.unwrap_or(rate),
             usd_per_gib_hour: config.usd_per_gib_hour(),
+            billing_minimum: config.billing_minimum,
         },
         seed,
     }

@@ -227,18 +227,19 @@ impl RawCaching {
         Ok(CachingConfig {
             provider,
             limits: Limits { bandwidth: Some(bandwidth), iops: self.iops.or(of_type.iops) },
-            volume_type,
             volumes,
             volumes_are_chosen: written.is_none(),
             machine_leaves: beside
                 .machine
                 .bandwidth
                 .map(|_| beside.machine.passes(Bandwidth::new(u64::MAX), beside.backing).0),
+            billing_minimum: providers.by_name[provider].billing_minimum(&volume_type),
             initial_size,
             size: (min, max),
             throttle: self.throttle.unwrap_or(of_type.throttle),
             outage_patience: source.at_least("outage_patience", self.outage_patience.as_ref(), OUTAGE_PATIENCE_MS)?,
             usd_per_gib_month: price(source, "usd_per_gib_month", self.usd_per_gib_month.as_ref())?,
+            volume_type,
         })
     }
 }

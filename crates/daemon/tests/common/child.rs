@@ -25,8 +25,7 @@ pub fn serve_if_asked() {
         let _ = rustix::process::setpriority_process(None, -20);
     }
     let tables = Path::new(&file).with_file_name(TABLES);
-    let overrides =
-        Overrides { disks: tables.is_dir().then(|| Tables::new(tables).disks()), ..Overrides::default() };
+    let overrides = Overrides { disks: tables.is_dir().then(|| Tables::new(tables).disks()), ..Overrides::default() };
     let started = Daemon::start_with(Config::load(Path::new(&file)).unwrap(), overrides);
     let daemon = started.unwrap_or_else(|error| panic!("{error}"));
     while !daemon.wait_stop(Duration::from_secs(600)) {}

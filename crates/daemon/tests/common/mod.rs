@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 
 pub mod arrays;
+pub mod azure;
 pub mod block;
 pub mod child;
 pub mod failing;

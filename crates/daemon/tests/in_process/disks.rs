@@ -234,8 +234,14 @@ fn machine_with(machine: &Machine, by: By, appears: Appears, section: &str) -> O
     let config = machine.config(&[("data", backing.to_str().unwrap())], &shape);
     let tables = Tables::new(machine.path("tables"));
     let local = LocalProvider::open(crate::common::local(&config), Arc::new(SystemClock)).unwrap();
-    let provider =
-        Plugging { local, tables, by, appears: Mutex::new(appears), plugged: Mutex::default(), before: Mutex::default() };
+    let provider = Plugging {
+        local,
+        tables,
+        by,
+        appears: Mutex::new(appears),
+        plugged: Mutex::default(),
+        before: Mutex::default(),
+    };
     if appears == Appears::Before {
         provider.say_it_is(somebodys(machine));
     }

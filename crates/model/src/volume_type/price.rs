@@ -125,6 +125,12 @@ impl Default for Billing {
 }
 
 impl Billing {
+    /// The shortest time that is billed.
+    #[must_use]
+    pub fn minimum(&self) -> Duration {
+        self.billed(Duration::ZERO)
+    }
+
     /// The time that is billed for a rental.
     #[must_use]
     pub fn billed(&self, rented: Duration) -> Duration {

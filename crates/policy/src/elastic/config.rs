@@ -208,6 +208,10 @@ impl Config {
     }
 
     pub(super) fn tariff(&self) -> Tariff {
-        Tariff { bandwidth: self.caching_reserved, usd_per_gib_hour: self.caching_usd_per_gib_hour }
+        Tariff {
+            bandwidth: self.caching_reserved,
+            usd_per_gib_hour: self.caching_usd_per_gib_hour,
+            billing_minimum: self.billing_minimum,
+        }
     }
 }

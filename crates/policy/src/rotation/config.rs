@@ -131,7 +131,11 @@ impl Config {
             removal: Duration::from_secs(10),
             rest: Duration::ZERO,
             backoff: Backoff::default(),
-            tariff: Tariff { bandwidth: limits.bandwidth.unwrap_or(copy.rate), usd_per_gib_hour },
+            tariff: Tariff {
+                bandwidth: limits.bandwidth.unwrap_or(copy.rate),
+                usd_per_gib_hour,
+                billing_minimum: volume_type.billing.minimum(),
+            },
             seed: 1,
         }
     }

@@ -181,6 +181,10 @@ impl ProviderConfig for AwsConfig {
         Ok(TypeLimits::bought(known, &bought))
     }
 
+    fn billing_minimum(&self, volume_type: &str) -> Duration {
+        known(volume_type).map_or(Duration::ZERO, |known| known.billing.minimum())
+    }
+
     /// Opening it asks nobody.
     fn would_open(&self) -> Result<(), ProviderError> {
         self.open(None).map(drop)

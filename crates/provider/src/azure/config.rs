@@ -235,6 +235,10 @@ impl ProviderConfig for AzureConfig {
         Ok(TypeLimits::bought(known, &bought))
     }
 
+    fn billing_minimum(&self, volume_type: &str) -> Duration {
+        known(volume_type).map_or(Duration::ZERO, |known| known.billing.minimum())
+    }
+
     /// Opening it asks nobody.
     fn would_open(&self) -> Result<(), ProviderError> {
         self.open(None).map(drop)
@@ -277,6 +281,7 @@ mod tests {
         let limits = with("").type_limits("premium-ssd-v2").unwrap();
         assert_eq!((limits.bandwidth, limits.iops), (Some(Bandwidth::new(125 * MB)), Some(Iops::new(3000))));
         assert_eq!(with("").type_limits("premium-ssd").unwrap().bandwidth, None, "it follows the size");
+        assert_eq!(with("").billing_minimum("ultra"), Duration::from_secs(3600));
         assert_eq!(with(&format!("client_id = \"{ID}\"")).check(), Ok(()), "one of several identities");
         for (text, why) in [
             ("subscription = \"mine\"", "01234567-89ab"),

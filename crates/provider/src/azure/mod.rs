@@ -421,11 +421,7 @@ impl Provider for AzureProvider {
         if !is_our_id(name) {
             return Err(absent());
         }
-        let renter = if takes_over(key, value) {
-            Some(self.renter(&self.arm.machine()?)?.to_string())
-        } else {
-            None
-        };
+        let renter = if takes_over(key, value) { Some(self.renter(&self.arm.machine()?)?.to_string()) } else { None };
         let _tagging = self.tagging.lock().unwrap_or_else(PoisonError::into_inner);
         let mut change = Change::Identity;
         for _ in 0..WRITES_MAX {

@@ -62,3 +62,12 @@ pub fn unless_absent<T>(error: ProviderError) -> Result<Option<T>, ProviderError
         error => Err(error),
     }
 }
+
+/// What a change of a volume makes of an error that does not clearly say that the volume is absent. `is_404_of_it`: the status is 404, and the volume is
+/// named: a gateway says so, or somebody's words are copied.
+pub fn unless_of_gateway(error: ProviderError, is_404_of_it: bool) -> ProviderError {
+    match error {
+        ProviderError::Invalid(text) if is_404_of_it => ProviderError::Transient(text),
+        error => error,
+    }
+}

@@ -127,6 +127,10 @@ impl ProviderConfig for GceConfig {
         Ok(TypeLimits { sizes: (sizes.min, sizes.max), bandwidth, iops: None, throttle: false })
     }
 
+    fn billing_minimum(&self, volume_type: &str) -> Duration {
+        Catalog::builtin().find(NAME, volume_type).map_or(Duration::ZERO, |known| known.billing.minimum())
+    }
+
     /// Opening it asks nobody.
     fn would_open(&self) -> Result<(), ProviderError> {
         self.open(None).map(drop)

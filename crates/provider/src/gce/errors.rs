@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cloud::failure::{self, Meaning};
+use crate::cloud::failure::{self, Meaning, unless_of_gateway};
 use crate::cloud::http::{Answer, sentence};
 use crate::{ProviderError, VolumeId, VolumeState};
 
@@ -119,13 +119,7 @@ impl Refusal {
             let reason = format!("Compute Engine says: {}", self.said);
             return ProviderError::Conflict { id: VolumeId(id.to_owned()), state, reason };
         }
-        match error {
-            // A gateway's, or a copy of somebody's words.
-            ProviderError::Invalid(text) if self.status == 404 && self.said.contains(id) => {
-                ProviderError::Transient(text)
-            }
-            error => error,
-        }
+        unless_of_gateway(error, self.status == 404 && self.said.contains(id))
     }
 }
 
