@@ -150,6 +150,14 @@ impl Config {
     /// # Errors
     /// The first thing wrong with it, with file, line and column.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        Self::of_daemon(&read(file)?)
+    }
+
+    /// As [`Config::load`], also of a machine that serves nothing, such as one that cleans up an account.
+    ///
+    /// # Errors
+    /// The first thing wrong with it, with file, line and column.
+    pub fn load_any(file: &Path) -> Result<Self, ConfigError> {
         Self::check(&read(file)?)
     }
 
@@ -158,15 +166,21 @@ impl Config {
     /// # Errors
     /// The first thing wrong with it, with file, line and column.
     pub fn from_text(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        Self::check(&Source { file: file.to_owned(), text: text.to_owned() })
+        Self::of_daemon(&Source { file: file.to_owned(), text: text.to_owned() })
+    }
+
+    /// A daemon serves something.
+    fn of_daemon(source: &Source) -> Result<Self, ConfigError> {
+        let config = Self::check(source)?;
+        if config.devices.is_empty() && config.arrays.is_empty() {
+            let remedy = "has no device: add a section such as [device.data] with backing = \"/dev/vdb\"";
+            return Err(source.at(None, remedy));
+        }
+        Ok(config)
     }
 
     fn check(source: &Source) -> Result<Self, ConfigError> {
         let raw: RawConfig = source.parse()?;
-        if raw.device.is_empty() && raw.array.is_empty() {
-            let remedy = "has no device: add a section such as [device.data] with backing = \"/dev/vdb\"";
-            return Err(source.at(None, remedy));
-        }
         let state_directory = check_path(source, "state_directory", raw.state_directory)?;
         let run_directory = check_path(source, "run_directory", raw.run_directory)?;
         let span = raw.control_socket.as_ref().map(Spanned::span);

@@ -87,7 +87,7 @@ impl Arguments {
                 "--account asks providers and no daemon: name the configuration with --config, and no socket",
             ));
         }
-        let config = Config::load(&file).map_err(Failure::invalid)?;
+        let config = Config::load_any(&file).map_err(Failure::invalid)?;
         let reaper = Reaper { rule, deletes: self.delete, now_ms: unix_ms(), pause: &std::thread::sleep };
         let (mut left_out, mut reaped) = (Vec::new(), Reaped::default());
         let mut accounts = Vec::new();
