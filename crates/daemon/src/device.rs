@@ -575,7 +575,7 @@ fn unbilled(state: &JournalState, now: u64) -> Vec<PastRental> {
         let ago = |unix_ms| Duration::from_millis(now.saturating_sub(unix_ms));
         let (started, ended) = (ago(rental.from_unix_ms), ago(rental.until_unix_ms));
         let (started_ago, lasted) = (Span(started), Span(started.saturating_sub(ended)));
-        PastRental { started_ago, lasted, size: rental.size }
+        PastRental { started_ago, lasted, size: rental.size, goes_on: false }
     };
     until_now.unbooked.iter().map(past).filter(|rental| !rental.lasted.0.is_zero()).collect()
 }

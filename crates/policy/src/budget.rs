@@ -56,6 +56,9 @@ pub struct PastRental {
     pub lasted: Span,
     /// Size of the caching volume.
     pub size: Bytes,
+    /// The volume went on with another size, which is the next rental.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub goes_on: bool,
 }
 
 /// How much of one window's budget is used.
@@ -90,15 +93,15 @@ struct Rental {
     size: Bytes,
     /// Since when the volume is rented, which has grown to this size.
     since: Nanoseconds,
-    /// It has grown to another size since.
-    grew: bool,
+    /// The volume has gone on with another size, which is the next one.
+    goes_on: bool,
 }
 
 impl Rental {
     /// Until when it is billed in money, which may lie ahead.
     fn billed_until(&self, now: Nanoseconds, minimum: Duration) -> Nanoseconds {
         let until = self.until.unwrap_or(now);
-        if self.grew { until } else { until.max(self.since + minimum.as_nanos() as Nanoseconds) }
+        if self.goes_on { until } else { until.max(self.since + minimum.as_nanos() as Nanoseconds) }
     }
 }
 
@@ -114,25 +117,27 @@ impl Ledger {
     /// A ledger that knows of `past` rentals.
     #[must_use]
     pub fn new(now: Instant, tariff: Tariff, budget: Budget, past: &[PastRental]) -> Self {
-        let rentals = past.iter().map(|rental| {
-            let from = nanoseconds(now) - rental.started_ago.0.as_nanos() as Nanoseconds;
-            let until = Some(from + rental.lasted.0.as_nanos() as Nanoseconds);
-            Rental { from, until, size: rental.size, since: from, grew: false }
-        });
-        Self { tariff, budget, rentals: rentals.collect() }
+        let mut rentals: VecDeque<Rental> = VecDeque::new();
+        for &PastRental { started_ago, lasted, size, goes_on } in past {
+            let from = nanoseconds(now) - started_ago.0.as_nanos() as Nanoseconds;
+            let until = Some(from + lasted.0.as_nanos() as Nanoseconds);
+            let since = rentals.back().filter(|former| former.goes_on).map_or(from, |former| former.since);
+            rentals.push_back(Rental { from, until, size, since, goes_on });
+        }
+        Self { tariff, budget, rentals }
     }
 
     /// A rental begins. If one is open, its volume has this size from now on.
     pub fn open(&mut self, now: Instant, size: Bytes) {
         let open = self.rentals.back_mut().filter(|rental| rental.until.is_none());
         let since = open.map_or(nanoseconds(now), |rental| {
-            rental.grew = true;
+            rental.goes_on = true;
             rental.since
         });
         self.close(now);
         let (horizon, minimum) = (nanoseconds(now) - DAY.as_nanos() as Nanoseconds, self.tariff.billing_minimum);
         self.rentals.retain(|rental| rental.billed_until(horizon, minimum) > horizon);
-        self.rentals.push_back(Rental { from: nanoseconds(now), until: None, size, since, grew: false });
+        self.rentals.push_back(Rental { from: nanoseconds(now), until: None, size, since, goes_on: false });
     }
 
     /// The open rental ends.
@@ -160,6 +165,7 @@ impl Ledger {
                 started_ago: span(now - rental.from),
                 lasted: span(rental.until.unwrap_or(now) - rental.from),
                 size: rental.size,
+                goes_on: rental.goes_on,
             })
             .collect()
     }
@@ -315,6 +321,8 @@ mod tests {
         ledger.open(at(1800), Bytes::from_gib(2));
         ledger.close(at(1801));
         assert_eq!(day(&ledger, 1801), 0.5 + 1.0);
+        let again = Ledger::new(at(1801), tariff, budget, &ledger.past(at(1801)));
+        assert_eq!(day(&again, 1801), 0.5 + 1.0);
     }
 
     #[test]

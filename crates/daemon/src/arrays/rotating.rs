@@ -337,7 +337,7 @@ fn since_written(written: &Written, now_ms: u64) -> Vec<PastRental> {
     let aged = |rental: &PastRental| {
         let more = if rental.lasted == rental.started_ago { meanwhile } else { Duration::ZERO };
         let (started_ago, lasted) = (rental.started_ago.0 + meanwhile, rental.lasted.0 + more);
-        PastRental { started_ago: Span(started_ago), lasted: Span(lasted), size: rental.size }
+        PastRental { started_ago: Span(started_ago), lasted: Span(lasted), ..*rental }
     };
     written.learned.rentals.iter().map(aged).collect()
 }
