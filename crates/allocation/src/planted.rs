@@ -54,5 +54,11 @@ surgetank_model::plant_bugs! {
         GrowthForgotten,
         /// A share is given before it is free.
         GivenBeforeFree,
+        /// A boost may rent before caches are smaller.
+        RentedBeforeFree,
+        /// What boosts have is free.
+        BoostsUncounted,
+        /// Caches become larger while a boost waits for room.
+        BoostsWaitBehindCaches,
     }
 }
