@@ -35,5 +35,5 @@ pub use problem::{
     Application, CACHE_MAX, Description, Estimate, Hierarchy, InvalidProblem, LATENCY_MAX, Latencies, Model, Problem,
     Server, Setting, Slo, Subject,
 };
-pub use sharing::{Disk, Observed, Sharer, Sharing, Verdict};
+pub use sharing::{Claimed, Disk, Observed, SEGMENTS_MIN, Sharer, Sharing, Verdict};
 pub use verify::{Broken, verify, verify_change};

@@ -2,6 +2,9 @@
 //!
 //! A cache whose accesses nobody has seen yet has its fair share, and the others share the rest by [`solve`]. What is known of each, and how well
 //! it keeps what it is promised, is in `member`.
+//!
+//! The caching volumes of boosts are of the same budget, if they take part. Writers wait for a boost, so caches share what boosts leave from the
+//! moment at which one claims its size, but for the least share of each; what a boost had they share from the next interval on.
 
 mod member;
 
@@ -19,6 +22,8 @@ use crate::problem::{Application, Description, Hierarchy, Problem, Server, Slo};
 
 /// A share that changed by more than this part of the budget in an interval, or a cache that took in as much, was another one at its end.
 const SETTLED: u64 = 16;
+/// The least share, in segments: a cache of fewer has none.
+pub const SEGMENTS_MIN: u64 = 4;
 /// The host, as a server of the problem.
 const HOST: &str = "host";
 /// Steps in which the budget would go from one cache to another.
@@ -84,10 +89,23 @@ impl Verdict {
     }
 }
 
+/// What becomes of a boost's claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// It may rent.
+    Granted,
+    /// It may when caches have become smaller.
+    Waits,
+    /// There is no room for it beside the least shares and what other boosts have: see [`Sharing::most`].
+    Refused,
+}
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sharing {
     budget: Bytes,
+    /// What caches have of it together, by the plan.
+    shared: Bytes,
     segment: Bytes,
     members: BTreeMap<String, Member>,
     plan: Option<Plan>,
@@ -98,14 +116,21 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// All begin with their fair shares. Shares are whole segments.
+    /// All begin with their fair shares of what boosts leave, which have rented so much already. Shares are whole segments.
     #[must_use]
-    pub fn new(budget: Bytes, segment: Bytes, sharers: BTreeMap<String, Sharer>) -> Self {
+    pub fn new(
+        budget: Bytes,
+        segment: Bytes,
+        sharers: BTreeMap<String, Sharer>,
+        rented: &BTreeMap<String, Bytes>,
+    ) -> Self {
         let members: BTreeMap<String, Member> =
             sharers.into_iter().map(|(name, sharer)| (name, Member::new(sharer))).collect();
-        let ledger = Ledger::new(budget);
-        let mut sharing = Self { budget, segment, members, plan: None, trouble: None, ledger, intervals: 0 };
-        sharing.aim();
+        let mut ledger = Ledger::new(budget);
+        rented.iter().for_each(|(name, size)| ledger.rents(name, *size));
+        let (shared, plan, trouble) = (budget, None, None);
+        let mut sharing = Self { budget, shared, segment, members, plan, trouble, ledger, intervals: 0 };
+        sharing.plan_anew();
         sharing.ledger.step(budget);
         sharing
     }
@@ -113,7 +138,7 @@ impl Sharing {
     /// An equal part for each, in whole segments.
     #[must_use]
     pub fn fair_share(&self) -> Bytes {
-        let segments = self.budget.get() / self.segment.get().max(1) / (self.members.len() as u64).max(1);
+        let segments = self.shared.get() / self.segment.get().max(1) / (self.members.len() as u64).max(1);
         Bytes::new(segments * self.segment.get())
     }
 
@@ -174,10 +199,55 @@ impl Sharing {
                 _ => member.rest(),
             }
         }
+        self.plan_anew();
+    }
+
+    /// The largest caching volume that a boost may have: what the least shares and other boosts leave.
+    #[must_use]
+    pub fn most(&self, boost: &str) -> Bytes {
+        let least = self.segment.get().saturating_mul(SEGMENTS_MIN).saturating_mul(self.members.len() as u64);
+        let others = self.ledger.claimed_by_others(boost).get();
+        Bytes::new(self.budget.get().saturating_sub(least).saturating_sub(others))
+    }
+
+    /// A boost is to have a caching volume of this size, if that fits: caches are to share the rest at once. To be asked again until it is granted,
+    /// or ended by [`Sharing::rents`].
+    pub fn claim(&mut self, boost: &str, size: Bytes) -> Claimed {
+        if size > self.most(boost) {
+            return Claimed::Refused;
+        }
+        if size > self.ledger.granted(boost) {
+            let before = self.ledger.claimed();
+            self.ledger.claim(boost, size);
+            if self.ledger.claimed() != before {
+                self.plan_anew();
+            }
+            return Claimed::Waits;
+        }
+        Claimed::Granted
+    }
+
+    /// A boost has rented so much, whatever it has claimed. What it had is shared by the next plan.
+    pub fn rents(&mut self, boost: &str, size: Bytes) {
+        self.ledger.rents(boost, size);
+        if self.left() < self.shared {
+            self.plan_anew();
+        }
+    }
+
+    /// What boosts leave.
+    fn left(&self) -> Bytes {
+        Bytes::new(self.budget.get().saturating_sub(self.ledger.claimed().get()))
+    }
+
+    /// Plans for what boosts leave now, by what is known.
+    fn plan_anew(&mut self) {
+        self.shared = self.left();
+        let fair = self.fair_share();
         let known: Vec<Application> =
             self.members.iter().filter_map(|(name, member)| member.application(name, fair)).collect();
         let reserved = fair.get().saturating_mul((self.members.len() - known.len()) as u64);
-        (self.plan, self.trouble) = match self.problem(known, self.budget.get().saturating_sub(reserved)) {
+        (self.plan, self.trouble) = match self.problem(known, self.shared.get().saturating_sub(reserved)) {
             None => (None, None),
             Some(Ok(problem)) => (Some(solve(&problem, self.plan.as_ref())), None),
             Some(Err(error)) => (None, Some(error)),
@@ -220,10 +290,18 @@ impl Sharing {
         self.ledger.is_settled()
     }
 
+    /// Whether a boost waits until caches are smaller.
+    #[must_use]
+    pub fn is_waited_for(&self) -> bool {
+        self.ledger.is_waited_for()
+    }
+
     /// Caches whose limits change now, and those limits. `held`: what they were seen to have. To be asked again and again.
     pub fn step(&mut self, held: &BTreeMap<String, Bytes>) -> Vec<(String, Bytes)> {
         held.iter().for_each(|(name, held)| self.ledger.holds(name, *held));
-        self.ledger.step(Bytes::new((self.budget.get() / STEPS).max(self.segment.get())))
+        // Who waits for a boost waits for all of its room.
+        let step = if self.is_waited_for() { self.budget.get() } else { self.budget.get() / STEPS };
+        self.ledger.step(Bytes::new(step.max(self.segment.get())))
     }
 }
 
@@ -249,7 +327,7 @@ mod tests {
     fn sharing(slo: Slo) -> Sharing {
         let sharer = Sharer { slo, most: mib(1000) };
         let sharers = ["a", "b"].map(|name| (name.to_owned(), sharer.clone()));
-        Sharing::new(mib(200), mib(1), sharers.into())
+        Sharing::new(mib(200), mib(1), sharers.into(), &BTreeMap::new())
     }
 
     /// A device whose reads take what its curve says, times a factor.
@@ -486,6 +564,66 @@ mod tests {
     }
 
     #[test]
+    fn a_boost_has_its_room_at_once_and_caches_have_it_again_with_the_next_plan() {
+        let mut sharing = sharing(Slo::AboveFair(0.05));
+        let (hot, scan) = (curve(&[(50, 0.9), (150, 0.1), (160, 0.1)]), curve(&[(1000, 0.9)]));
+        let both = |sharing: &Sharing| {
+            BTreeMap::from([
+                ("a".to_owned(), observed(&hot, sharing.limit("a"), 1.0)),
+                ("b".to_owned(), observed(&scan, sharing.limit("b"), 1.0)),
+            ])
+        };
+        for _ in 0..6 {
+            sharing.end_interval(&both(&sharing));
+            settle(&mut sharing);
+        }
+        assert!(sharing.limit("a") >= mib(149), "{}", sharing.limit("a"));
+        assert_eq!(sharing.most("b"), mib(192), "all but the least shares");
+        assert_eq!(sharing.claim("b", mib(193)), Claimed::Refused);
+        assert!(sharing.is_settled(), "what is refused changes nothing");
+        assert_eq!(sharing.claim("b", mib(140)), Claimed::Waits);
+        assert_eq!(sharing.most("c"), mib(52));
+        assert_eq!(sharing.claim("c", mib(53)), Claimed::Refused);
+        assert_eq!(sharing.fair_share(), mib(30));
+        let held = ["a", "b"].map(|name| (name.to_owned(), sharing.limit(name)));
+        sharing.step(&held.into());
+        let together = |sharing: &Sharing| sharing.limit("a").get() + sharing.limit("b").get();
+        assert!(together(&sharing) <= 60 * MIB, "in one step");
+        assert_eq!(sharing.claim("b", mib(140)), Claimed::Waits, "nobody has seen that caches are smaller");
+        settle(&mut sharing);
+        assert_eq!(sharing.claim("b", mib(140)), Claimed::Granted);
+        sharing.rents("b", mib(140));
+        sharing.end_interval(&both(&sharing));
+        settle(&mut sharing);
+        assert!(together(&sharing) <= 60 * MIB);
+        sharing.rents("b", Bytes::ZERO);
+        settle(&mut sharing);
+        assert!(together(&sharing) <= 60 * MIB, "the interval goes on as it was planned");
+        for _ in 0..6 {
+            sharing.end_interval(&both(&sharing));
+            settle(&mut sharing);
+        }
+        assert!(sharing.limit("a") >= mib(149), "{}", sharing.limit("a"));
+    }
+
+    #[test]
+    fn what_boosts_have_rented_already_is_nobody_elses_from_the_start() {
+        let sharer = Sharer { slo: Slo::AboveFair(0.05), most: mib(1000) };
+        let sharers = ["a", "b"].map(|name| (name.to_owned(), sharer.clone()));
+        let of = |rented| {
+            let rented = BTreeMap::from([("a".to_owned(), mib(rented))]);
+            Sharing::new(mib(200), mib(1), sharers.clone().into(), &rented)
+        };
+        assert_eq!(of(120).limit("a"), mib(40));
+        // The budget was larger when it was rented.
+        let full = of(300);
+        assert_eq!((full.limit("a"), full.limit("b"), full.most("b")), (mib(0), mib(0), mib(0)));
+        let mut full = full;
+        full.end_interval(&BTreeMap::from([("a".to_owned(), observed(&curve(&[(50, 0.5)]), mib(0), 1.0))]));
+        assert!(full.reason().is_some());
+    }
+
+    #[test]
     fn what_nobody_can_have_is_told() {
         let mut sharing = sharing(Slo::Latency(Duration::from_micros(300)));
         let scan = curve(&[(1000, 0.9)]);
@@ -514,7 +652,7 @@ mod tests {
     fn each_of_two_hot_spots_beside_reads_of_what_is_read_once_gets_room() {
         let sharer = Sharer { slo: Slo::AboveFair(0.1), most: mib(128) };
         let sharers = ["a", "b"].map(|name| (name.to_owned(), sharer.clone()));
-        let mut sharing = Sharing::new(mib(128), mib(1), sharers.into());
+        let mut sharing = Sharing::new(mib(128), mib(1), sharers.into(), &BTreeMap::new());
         let random = &mut Random::from_seed(3);
         let curves = [("a", of_hot_spot(40, random)), ("b", of_hot_spot(72, random))];
         for _ in 0..6 {

@@ -2,6 +2,7 @@
 //!
 //! What is made up is how long things take, and that limits are taken at once.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use surgetank_allocation::{Disk, MissCurve, Observed, Sharer, Sharing, Slo};
@@ -179,7 +180,8 @@ impl World {
     fn new(seed: u64, shares: bool) -> Self {
         let sharing = shares.then(|| {
             let sharer = Sharer { slo: Slo::AboveFair(SLO), most: Bytes::new(CACHE) };
-            Sharing::new(Bytes::new(CACHE), Bytes::new(MIB), NAMES.map(|name| (name.to_owned(), sharer.clone())).into())
+            let sharers = NAMES.map(|name| (name.to_owned(), sharer.clone()));
+            Sharing::new(Bytes::new(CACHE), Bytes::new(MIB), sharers.into(), &BTreeMap::new())
         });
         let member = if shares { CACHE } else { CACHE / 2 };
         let mut devices = [1, 2].map(|number| Device::new(2 * seed + number, member, shares));

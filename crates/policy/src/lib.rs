@@ -34,8 +34,8 @@ pub mod value;
 pub mod worth;
 
 pub use elastic::{
-    BoostRecord, BurstHint, Cause, Config, Controller, HintRefused, Learned, Phase, Prediction, ResumeAt, Status,
-    Steady, sizes_held,
+    BoostRecord, BurstHint, Cause, Config, Controller, Headroom, HintRefused, Learned, Phase, Prediction, ResumeAt,
+    Status, Steady, sizes_held,
 };
 pub use preset::Preset;
 pub use step::{Refusal, Step, StepId, StepOutcome};

@@ -33,6 +33,7 @@ use surgetank_model::{Bytes, Instant, Observation};
 
 pub use config::Config;
 pub use hints::BurstHint;
+pub use room::Headroom;
 pub use status::{BoostRecord, Cause, HintRefused, Learned, Phase, Prediction, ResumeAt, Status, sizes_held};
 pub use steady::Steady;
 
@@ -101,6 +102,7 @@ pub struct Controller {
     /// A burst that somebody announced.
     announced: Option<Announced>,
     room: Room,
+    headroom: Option<Headroom>,
     /// The caching volume failed.
     degraded: bool,
 
@@ -159,6 +161,7 @@ impl Controller {
             wish: Wish::None,
             announced: None,
             room: Room::default(),
+            headroom: None,
             degraded: false,
             asked: None,
             failures: 0,

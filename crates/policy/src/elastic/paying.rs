@@ -1,4 +1,5 @@
-//! What a budget allows: to begin a boost, to go on with it, and to let rewriting prolong its drain.
+//! What a budget allows: to begin a boost, to go on with it, and to let rewriting prolong its drain. A boost that begins, or grows, needs room as well
+//! where boosts and read caches share.
 
 use std::time::Duration;
 
@@ -33,6 +34,9 @@ impl Controller {
 
     /// The same, if a boost were to begin with a caching volume of `size`.
     pub(super) fn affordable_with(&self, size: Bytes, dirty: u64) -> Result<(), String> {
+        if self.rental.is_none() {
+            self.has_headroom(size)?;
+        }
         if self.ledger.is_unlimited() {
             return Ok(());
         }
@@ -48,6 +52,7 @@ impl Controller {
 
     /// The same for the caching volume that is there, if it were to grow to `size`.
     pub(super) fn affordable_grown(&self, size: Bytes) -> Result<(), String> {
+        self.has_headroom(size)?;
         if self.ledger.is_unlimited() || planted(Bug::GrowthIsFree) {
             return Ok(());
         }

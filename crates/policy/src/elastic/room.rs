@@ -1,4 +1,5 @@
-//! For which sizes the provider has had room: a size that was learned may be larger than any that it rents.
+//! For which sizes the provider has had room, since a size that was learned may be larger than any that it rents; and for which this machine has room,
+//! where boosts and read caches share a budget.
 
 use std::time::Duration;
 
@@ -28,7 +29,44 @@ impl Room {
     }
 }
 
+/// What this machine has for the caching volume of a device, where boosts and read caches share a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headroom {
+    /// What they have together.
+    pub budget: Bytes,
+    /// What the least shares of read caches and other boosts leave of it.
+    pub most: Bytes,
+}
+
+impl Headroom {
+    /// Whether a caching volume of this size has room.
+    ///
+    /// # Errors
+    /// Why not: one sentence.
+    pub fn allows(&self, size: Bytes) -> Result<(), String> {
+        if size <= self.most {
+            return Ok(());
+        }
+        let Self { budget, most } = self;
+        Err(format!(
+            "the budget of {budget} that read caches and boosts share does not allow it: their least shares and other boosts leave {most}, and a \
+             caching volume of {size} is wanted"
+        ))
+    }
+}
+
 impl Controller {
+    /// What this machine has for the caching volume from now on: no boost begins, and none grows, beyond that. `None`, as in the beginning: as much as
+    /// the provider rents.
+    pub fn set_headroom(&mut self, headroom: Option<Headroom>) {
+        self.headroom = headroom;
+    }
+
+    /// Whether a caching volume may be rented in this size, or grow to it.
+    pub(super) fn has_headroom(&self, size: Bytes) -> Result<(), String> {
+        self.headroom.map_or(Ok(()), |headroom| headroom.allows(size))
+    }
+
     /// The size to ask for: the wanted one, or, if there was no room for that lately, the largest one of which there was, or the
     /// first one. A quota may be another one's for a while, so there is no smaller one.
     pub(super) fn size_with_room(&self, wanted: Bytes) -> Bytes {
