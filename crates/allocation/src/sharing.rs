@@ -24,6 +24,8 @@ use crate::problem::{Application, Description, Hierarchy, Problem, Server, Slo};
 const SETTLED: u64 = 16;
 /// The least share, in segments: a cache of fewer has none.
 pub const SEGMENTS_MIN: u64 = 4;
+/// Why there is no plan if boosts were given more than there is now.
+const NOTHING_LEFT: &str = "boosts have rented all of what read caches share";
 /// The host, as a server of the problem.
 const HOST: &str = "host";
 /// Steps in which the budget would go from one cache to another.
@@ -235,6 +237,12 @@ impl Sharing {
         }
     }
 
+    /// What boosts have, or wait for.
+    #[must_use]
+    pub fn boosts(&self) -> Bytes {
+        self.ledger.claimed()
+    }
+
     /// What boosts leave.
     fn left(&self) -> Bytes {
         Bytes::new(self.budget.get().saturating_sub(self.ledger.claimed().get()))
@@ -257,6 +265,9 @@ impl Sharing {
 
     fn problem(&self, applications: Vec<Application>, cache: u64) -> Option<Result<Problem, String>> {
         let latencies = applications.first()?.latencies?;
+        if cache == 0 {
+            return Some(Err(NOTHING_LEFT.to_owned()));
+        }
         let host = Server { name: HOST.to_owned(), cache: Bytes::new(cache) };
         let description = Description {
             latencies,

@@ -205,8 +205,7 @@ impl Config {
             }
             devices.insert(name.into_inner(), device);
         }
-        let sharing = devices.values().filter(|device| device.read_cache.is_some()).count();
-        let allocation = raw.allocation.map(|allocation| allocation.check(source, sharing)).transpose()?;
+        let allocation = raw.allocation.map(|allocation| allocation.check(source, &mut devices)).transpose()?;
         Ok(Self {
             state_directory: state_directory.unwrap_or_else(|| STATE_DIRECTORY.into()),
             control_socket,

@@ -318,6 +318,7 @@ impl Starting<'_> {
             last_run: journal.state().last_run,
             recover: epoch_to_recover(&resume),
             read_cache: read_cache.as_ref().map(|served| served.handle.clone()),
+            share: self.common.read_caches.boosts(self.name),
             inbox: messages,
         };
         let later = matches!(resume, Resume::Recover { .. }) && opened.export.comes_up_when_answered();

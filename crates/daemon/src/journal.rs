@@ -113,6 +113,13 @@ impl JournalState {
         self.rental.iter().chain(&self.other_rentals).cloned()
     }
 
+    /// What all of them have, or may have.
+    #[must_use]
+    pub fn rented(&self) -> Bytes {
+        let sizes = self.rental.iter().chain(&self.other_rentals).map(|rental| rental.size_at_most().get());
+        Bytes::new(sizes.fold(0, u64::saturating_add))
+    }
+
     /// What is rented in a slot.
     #[must_use]
     pub fn rental_in(&self, slot: Slot) -> Option<&RentalRecord> {

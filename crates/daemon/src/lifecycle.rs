@@ -138,6 +138,12 @@ impl Lifecycle {
         self.rentals.cache()
     }
 
+    /// What is rented, or may be, until that is certainly over.
+    #[must_use]
+    pub fn rented(&self) -> Bytes {
+        self.journal.state().rented()
+    }
+
     /// Over how many volumes the next caching volume is striped.
     #[must_use]
     pub fn volumes(&self) -> u32 {

@@ -4,6 +4,7 @@
 mod answers;
 mod asks;
 mod boost_log;
+mod room;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use surgetank_cache::{Epoch, Event};
 use surgetank_device::volume::ReadCacheHandle;
-use surgetank_model::Instant;
 use surgetank_model::units::Span;
+use surgetank_model::{Bytes, Instant};
 use surgetank_policy::backoff::throttled;
 use surgetank_policy::{BurstHint, Controller, Learned, Refusal, ResumeAt, StepOutcome};
 use surgetank_rental::{Ended, RentalRecord};
@@ -24,12 +25,14 @@ use crate::history::History;
 use crate::journal::LastRun;
 use crate::lifecycle::Lifecycle;
 use crate::owner::OwnerThreadHandle;
+use crate::read_caches::BoostShare;
 use crate::shard::{Command, Sample, ShardHandle};
 use crate::shared::Shared;
 use crate::status::{DeviceReport, DeviceStatus};
 use crate::switching::Switching;
 
 use boost_log::BoostLog;
+use room::Room;
 
 /// How long a failed recovery waits for the next try.
 const RECOVERY_RETRY: Duration = Duration::from_secs(3);
@@ -122,6 +125,8 @@ pub struct Parts {
     pub recover: Option<Epoch>,
     /// The read cache over the backing volume.
     pub read_cache: Option<ReadCacheHandle>,
+    /// What its boosts have of what read caches and boosts share, if they take part.
+    pub share: Option<BoostShare>,
     /// What the reconciler is told.
     pub inbox: Receiver<Message>,
 }
@@ -143,15 +148,18 @@ pub struct Reconciler {
     /// The same when the controller was last shown the device.
     moved: Option<(u64, u64)>,
     reason: Option<String>,
+    room: Option<Room>,
     log: BoostLog,
 }
 
 impl Reconciler {
     /// Ready to run.
     #[must_use]
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(mut parts: Parts) -> Self {
         let recovery = parts.recover.map_or(Recovery::None, |epoch| Recovery::Waiting(epoch, Instant::ZERO));
         let next_sample = parts.clock.now();
+        let rented = parts.boosting.as_ref().map_or(Bytes::ZERO, |(_, lifecycle)| lifecycle.rented());
+        let room = parts.share.take().map(|share| Room::new(share, rented));
         Self {
             parts,
             recovery,
@@ -163,6 +171,7 @@ impl Reconciler {
             beyond_cache: 0,
             moved: None,
             reason: None,
+            room,
             log: BoostLog::default(),
         }
     }
@@ -212,6 +221,7 @@ impl Reconciler {
             recovery,
             self.parts.switching.as_ref().and_then(Switching::next_deadline),
             boosting.and_then(|(_, lifecycle)| lifecycle.next_poll()),
+            self.room.as_ref().and_then(|room| room.next_poll(self.parts.clock.now())),
             boosting
                 .filter(|_| self.recovery == Recovery::None && !self.held())
                 .and_then(|(controller, _)| controller.next_deadline()),
@@ -267,6 +277,7 @@ impl Reconciler {
         if self.recovery == Recovery::None
             && let Some((controller, _)) = &mut self.parts.boosting
         {
+            controller.set_headroom(self.room.as_ref().map(Room::headroom));
             controller.observe(sample.now, observation);
             self.drain_nameless(sample.now);
         }
@@ -313,7 +324,7 @@ impl Reconciler {
                 if controller.next_deadline().is_some_and(|deadline| deadline <= now) {
                     controller.tick(now);
                 }
-                while let Some((id, step)) = controller.next_step() {
+                while let Some((id, step)) = room::next_step(&mut self.room, now, controller) {
                     if let surgetank_policy::Step::Create { size } = step {
                         self.parts.accounts.rent(now, size);
                     }
@@ -328,6 +339,7 @@ impl Reconciler {
             match lifecycle.poll(now) {
                 None => break,
                 Some(Ended::Step(id, outcome)) => {
+                    self.room.iter_mut().for_each(|room| room.ended(id));
                     let refused = matches!(outcome, StepOutcome::Refused(_));
                     controller.complete(now, id, outcome);
                     if refused {
@@ -337,6 +349,9 @@ impl Reconciler {
                 }
                 Some(Ended::Recovery(outcome)) => self.recovery_ended(now, &outcome),
             }
+        }
+        if let (Some(room), Some((_, lifecycle))) = (&mut self.room, &self.parts.boosting) {
+            room.rents(lifecycle.rented());
         }
         self.tell(now);
     }

@@ -155,6 +155,9 @@ fn read_cache(device: &str, cache: &ReadCacheStatus) -> String {
             size(share.size_gib),
             size(share.fair_gib)
         ));
+        if share.boosts_gib > 0.0 {
+            text.push_str(&format!(" and boosts have {}", size(share.boosts_gib)));
+        }
         if let (Some(latency), Some(bound), Some(met)) = (share.latency_ms, share.bound_ms, share.slo_met) {
             let kept = if met { "as promised" } else { "more than promised" };
             text.push_str(&format!("; its reads take {latency:.2} ms of {bound:.2} ms, {kept}"));

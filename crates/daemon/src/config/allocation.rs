@@ -1,27 +1,32 @@
 //! What a configuration says of how the read caches of all devices share what this machine has for them: `[allocation]`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use surgetank_allocation::Slo;
+use surgetank_allocation::{SEGMENTS_MIN, Slo};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
+use surgetank_readcache::engine::SEGMENT_DEFAULT;
 use toml::{Spanned, Value};
 
+use super::{Config, DeviceConfig};
 use crate::toml_error::{ConfigError, Source};
 
 /// How often shares are planned, by default and at least, in milliseconds.
 const INTERVAL_MS: (u64, u64) = (30_000, 1000);
 /// How far above the latency of a fair share that of a device may be, if nobody says otherwise.
 const SLO_DEFAULT: f64 = 0.05;
-/// The smallest share: a cache has four segments or none.
-pub(super) const SHARE_MIN: Bytes = Bytes::from_mib(4);
+/// The smallest share.
+const SHARE_MIN: Bytes = Bytes::new(SEGMENTS_MIN * SEGMENT_DEFAULT as u64);
 
 /// How read caches share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AllocationConfig {
     /// What all of them have together.
     pub cache: Bytes,
+    /// Whether the caching volumes of boosts that are rented where read caches are count to it.
+    pub boosts: bool,
     /// How often shares are planned.
     pub interval: Duration,
     /// What devices are promised that say nothing else.
@@ -32,6 +37,7 @@ pub struct AllocationConfig {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAllocation {
     cache: Spanned<Bytes>,
+    boosts: Option<Spanned<bool>>,
     interval: Option<Spanned<Span>>,
     slo: Option<Spanned<Value>>,
 }
@@ -60,8 +66,13 @@ pub(super) fn check_slo(source: &Source, slo: Option<&Spanned<Value>>) -> Result
 }
 
 impl RawAllocation {
-    /// `sharing`: how many devices have a read cache.
-    pub(super) fn check(self, source: &Source, sharing: usize) -> Result<AllocationConfig, ConfigError> {
+    /// With boosts, no caching volume of a device is larger than what the least shares of read caches leave.
+    pub(super) fn check(
+        self,
+        source: &Source,
+        devices: &mut BTreeMap<String, DeviceConfig>,
+    ) -> Result<AllocationConfig, ConfigError> {
+        let sharing = devices.values().filter(|device| device.read_cache.is_some()).count();
         let (cache, span) = (*self.cache.get_ref(), self.cache.span());
         if sharing == 0 {
             let message =
@@ -74,11 +85,51 @@ impl RawAllocation {
                 format!("cache is {cache}, and {sharing} read caches need {least}: {SHARE_MIN} each at least");
             return Err(source.at(Some(span), message));
         }
+        if let Some(boosts) = self.boosts.as_ref().filter(|boosts| *boosts.get_ref()) {
+            let left = Bytes::new(cache.get() - least.get());
+            let names: Vec<String> = that_share(devices).cloned().collect();
+            if names.is_empty() {
+                let message = "no device rents caching volumes where read caches are rented, so that no boost shares: give one a section \
+                               [device.NAME.caching] with the provider of a read cache, or remove boosts";
+                return Err(source.at(Some(boosts.span()), message));
+            }
+            for name in &names {
+                let Some(caching) = devices.get_mut(name).and_then(|device| device.caching.as_mut()) else { continue };
+                if caching.size.0 > left {
+                    let message = format!(
+                        "cache is {cache}, of which the least shares of {sharing} read caches leave {left}, and a caching volume of {name} has {} \
+                         at least: write a larger cache, a smaller min_size, or remove boosts",
+                        caching.size.0
+                    );
+                    return Err(source.at(Some(span), message));
+                }
+                caching.size.1 = caching.size.1.min(left);
+                caching.initial_size = caching.initial_size.min(left);
+            }
+        }
         Ok(AllocationConfig {
             cache,
+            boosts: self.boosts.is_some_and(Spanned::into_inner),
             interval: source.at_least("interval", self.interval.as_ref(), INTERVAL_MS)?,
             slo: check_slo(source, self.slo.as_ref())?.unwrap_or(Slo::AboveFair(SLO_DEFAULT)),
         })
+    }
+}
+
+/// Devices whose caching volumes are rented where read caches are.
+fn that_share(devices: &BTreeMap<String, DeviceConfig>) -> impl Iterator<Item = &String> {
+    let caches = || devices.values().filter_map(|device| Some(device.read_cache.as_ref()?.provider));
+    let rents = move |device: &DeviceConfig| {
+        device.caching.as_ref().is_some_and(|caching| caches().any(|provider| provider == caching.provider))
+    };
+    devices.iter().filter(move |(_, device)| rents(device)).map(|(name, _)| name)
+}
+
+impl Config {
+    /// Devices whose boosts have a part of what read caches share.
+    pub(crate) fn boosts_that_share(&self) -> impl Iterator<Item = &String> {
+        let share = self.allocation.is_some_and(|allocation| allocation.boosts);
+        that_share(&self.devices).filter(move |_| share)
     }
 }
 
@@ -130,6 +181,34 @@ slo = "2 ms"
         assert_eq!((plain.interval, plain.slo), (Duration::from_secs(30), Slo::AboveFair(0.05)));
     }
 
+    const BOOSTS: &str = "[device.a.caching]\nvolume_type = \"fast\"\nmin_size = \"16 MiB\"\n[device.b]";
+
+    #[test]
+    fn boosts_share_where_read_caches_are_rented_and_leave_these_their_least_shares() {
+        let text = FILE.replace("[device.b]", BOOSTS);
+        let config = load(&text).unwrap();
+        assert_eq!(config.boosts_that_share().count(), 0, "as before, if nobody says otherwise");
+        let before = config.devices["a"].caching.clone().unwrap();
+        assert!(before.initial_size > Bytes::from_gib(1));
+        let config = load(&text.replace("slo = 0.1", "boosts = true")).unwrap();
+        assert_eq!(config.boosts_that_share().collect::<Vec<_>>(), ["a"]);
+        let caching = config.devices["a"].caching.as_ref().unwrap();
+        let left = Bytes::from_mib(1024 - 8);
+        assert_eq!((caching.size, caching.initial_size), ((before.size.0, left), left));
+        let elsewhere =
+            "[provider.host]\nurl = \"http://127.0.0.1:1\"\ntoken_file = \"/t\"\n[allocation]\nboosts = true";
+        let elsewhere = FILE.replace("[allocation]", elsewhere).replace(
+            "[device.b]",
+            &BOOSTS.replace("\"fast\"", "\"fast\"\nbandwidth = \"1 MiB/s\"\nprovider = \"host\""),
+        );
+        let elsewhere = elsewhere.replace("members =", "provider = \"local\"\nmembers =");
+        let refused = load(&elsewhere).unwrap_err();
+        assert!(
+            refused.contains("s.toml:8:10: no device rents caching volumes where read caches are rented"),
+            "{refused}"
+        );
+    }
+
     #[test]
     fn every_mistake_is_told_in_one_sentence() {
         each_mistake_is_told(
@@ -143,6 +222,12 @@ slo = "2 ms"
                 ("slo = \"2 ms\"", "slo = 1e300", "such as 0.05, 1000 at most"),
                 ("slo = \"2 ms\"", "slo = \"2 h\"", "write a latency of 1 h at most"),
                 ("cache = \"1 GiB\"", "cache = \"7 MiB\"", "and 2 read caches need 8 MiB"),
+                ("slo = 0.1", "boosts = 1", "s.toml:7:10: "),
+                (
+                    "slo = 0.1",
+                    "boosts = true",
+                    "s.toml:7:10: no device rents caching volumes where read caches are rented",
+                ),
                 ("slo = \"2 ms\"", "slo = \"2\"", "s.toml:"),
                 ("interval = \"10 s\"", "interval = \"10 ms\"", "interval"),
                 ("interval = \"10 s\"", "intervall = \"10 s\"", "did you mean \"interval\""),
@@ -154,6 +239,10 @@ slo = "2 ms"
                 ),
             ],
         );
+        let small =
+            FILE.replace("[device.b]", BOOSTS).replace("cache = \"1 GiB\"", "cache = \"23 MiB\"\nboosts = true");
+        let told = "s.toml:5:9: cache is 23 MiB, of which the least shares of 2 read caches leave 15 MiB, and a caching volume of a has 16 MiB at least";
+        assert!(load(&small).unwrap_err().contains(told));
         let none = FILE.replace("[device.a.read_cache]\nmembers = 2\nmember_size = \"1 GiB\"\n", "");
         let none = none.replace("[device.b.read_cache]\nmembers = 1\nmember_size = \"1 GiB\"\nslo = \"2 ms\"\n", "");
         assert!(load(&none).unwrap_err().contains("nothing shares this cache: give a device a section"));

@@ -4,9 +4,10 @@
 //! it, drains among them.
 //!
 //! - [`manager`]: the thread, which drives the pure life cycle ([`surgetank_rental::read_cache`]);
-//! - [`sharing`]: how much of what the machine has for all of them each may have;
+//! - [`sharing`]: how much of what the machine has for all of them each may have; [`boosts`]: what boosts have of it;
 //! - [`store`]: what is durable; [`status`]: what people are told.
 
+mod boosts;
 mod manager;
 mod sharing;
 pub mod status;
@@ -22,6 +23,7 @@ use surgetank_device::Volume;
 use surgetank_device::volume::read_cache::{ReadCacheHandle, ReadCacheVolume};
 use surgetank_rental::read_cache::device_tag;
 
+pub(crate) use self::boosts::BoostShare;
 use self::manager::{Manager, Start};
 use self::sharing::{Lease, Shares};
 use self::status::{ReadCacheStatus, ShareStatus};
@@ -109,7 +111,7 @@ impl ReadCaches {
             (name, Entry { inbox, config: of_device, shared, thread: Mutex::new(thread) })
         };
         let entries = names.into_iter().map(entry).collect();
-        Self(Arc::new(Inner { entries, shares: Shares::start(config) }))
+        Self(Arc::new(Inner { entries, shares: Shares::start(config, &context.state_directory) }))
     }
 
     /// What the sweep must know of them, by the tags of their volumes.
@@ -136,6 +138,11 @@ impl ReadCaches {
         let gone = |_| "the read cache is not looked after any more: the daemon ends".to_owned();
         inbox.send(Message::Serve(handle.clone())).map_err(gone)?;
         Ok((Box::new(cache), Some(Served { inbox: inbox.clone(), _lease: lease, handle })))
+    }
+
+    /// What a device's boosts have of what read caches share; `None`: as much as their provider rents.
+    pub(crate) fn boosts(&self, device: &str) -> Option<BoostShare> {
+        self.0.shares.as_ref()?.boosts(device)
     }
 
     /// How that of a device stands; `None`: it has none.

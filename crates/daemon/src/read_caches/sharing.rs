@@ -1,17 +1,19 @@
 //! The thread that has read caches share what the machine has for them: it carries out what the pure part plans
 //! ([`surgetank_allocation::Sharing`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender};
 use surgetank_allocation::{Disk, MissCurve, Observed, Sharer, Sharing};
 use surgetank_device::volume::read_cache::{Observation, ReadCacheHandle, ReadCacheVolume};
 use surgetank_model::{Bytes, Limits};
 use surgetank_readcache::engine::SEGMENT_DEFAULT;
 
+use super::boosts::{self, BoostShare};
 use super::status::ShareStatus;
 use crate::config::{AllocationConfig, Config};
 
@@ -34,8 +36,8 @@ struct Served {
     limits: Limits,
 }
 
-struct State {
-    sharing: Sharing,
+pub(super) struct State {
+    pub sharing: Sharing,
     served: BTreeMap<String, Served>,
     /// Of the backing volumes.
     limits: BTreeMap<String, Limits>,
@@ -67,22 +69,27 @@ impl Drop for Lease {
     }
 }
 
-/// What all read caches share.
+/// What all read caches share, and boosts, if they take part.
 pub(super) struct Shares {
     state: Arc<Mutex<State>>,
+    budget: Bytes,
+    /// Devices whose boosts take part.
+    boosts: BTreeSet<String>,
+    /// Has the thread look at once.
+    wake: Sender<()>,
     /// Dropped, it ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-fn guard(state: &Mutex<State>) -> MutexGuard<'_, State> {
+pub(super) fn guard(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shares {
     /// Begins if the configuration has read caches share.
-    pub fn start(config: &Config) -> Option<Self> {
-        let AllocationConfig { cache, interval, slo } = config.allocation?;
+    pub fn start(config: &Config, state_directory: &Path) -> Option<Self> {
+        let AllocationConfig { cache, interval, slo, .. } = config.allocation?;
         let sharer = |(name, device): (&String, &crate::config::DeviceConfig)| {
             let read_cache = device.read_cache.as_ref()?;
             let most = read_cache.member_size.get().saturating_mul(u64::from(read_cache.members));
@@ -90,15 +97,24 @@ impl Shares {
         };
         let sharers = config.devices.iter().filter_map(sharer).collect();
         let limits = config.devices.iter().map(|(name, device)| (name.clone(), device.backing_limits)).collect();
-        let sharing = Sharing::new(cache, Bytes::new(SEGMENT_DEFAULT.into()), sharers);
+        let rented = boosts::rented(config, state_directory);
+        let boosts = rented.keys().cloned().collect();
+        let sharing = Sharing::new(cache, Bytes::new(SEGMENT_DEFAULT.into()), sharers, &rented);
         let state = Arc::new(Mutex::new(State { sharing, served: BTreeMap::new(), limits, leases: 0 }));
         let (stop, stopped) = crossbeam_channel::bounded(0);
+        let (wake, woken) = crossbeam_channel::bounded(1);
         let of_thread = state.clone();
         let spawned = std::thread::Builder::new()
             .name("sharing".into())
-            .spawn(move || run(&of_thread, interval, &stopped))
+            .spawn(move || run(&of_thread, interval, &stopped, &woken))
             .inspect_err(|error| tracing::error!(%error, "read caches keep equal parts: a thread cannot be started"));
-        Some(Self { state, stop: Some(stop), thread: spawned.ok() })
+        Some(Self { state, budget: cache, boosts, wake, stop: Some(stop), thread: spawned.ok() })
+    }
+
+    /// What a device's boosts have; `None`: they do not take part.
+    pub fn boosts(&self, device: &str) -> Option<BoostShare> {
+        let takes_part = self.boosts.contains(device);
+        takes_part.then(|| BoostShare::new(self.state.clone(), self.wake.clone(), device, self.budget))
     }
 
     /// A device is to be served over this cache, which has its part from now on.
@@ -124,6 +140,7 @@ impl Shares {
         Some(ShareStatus {
             size_gib: sharing.limit(device).as_gib(),
             fair_gib: sharing.fair_share().as_gib(),
+            boosts_gib: sharing.boosts().as_gib(),
             latency_ms: verdict.map(|verdict| ms(verdict.latency)),
             expected_ms: verdict.map(|verdict| ms(verdict.expected)),
             fair_latency_ms: verdict.map(|verdict| ms(verdict.fair)),
@@ -145,10 +162,16 @@ impl Drop for Shares {
     }
 }
 
-fn run(state: &Mutex<State>, interval: Duration, stop: &Receiver<()>) {
+fn run(state: &Mutex<State>, interval: Duration, stop: &Receiver<()>, woken: &Receiver<()>) {
     let step = (interval / STEPS).clamp(STEP.0, STEP.1);
     let (mut planned, mut told) = (Instant::now(), None);
-    while stop.recv_timeout(step) == Err(RecvTimeoutError::Timeout) {
+    loop {
+        let pause = if guard(state).sharing.is_waited_for() { STEP.0 } else { step };
+        crossbeam_channel::select! {
+            recv(stop) -> _ => return,
+            recv(woken) -> _ => {}
+            default(pause) => {}
+        }
         if planned.elapsed() >= interval {
             planned = Instant::now();
             let reason = plan(state);

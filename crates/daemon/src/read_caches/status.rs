@@ -63,6 +63,9 @@ pub struct ShareStatus {
     pub size_gib: f64,
     /// An equal part.
     pub fair_gib: f64,
+    /// What boosts have, or are about to have, of what all share.
+    #[serde(default)]
+    pub boosts_gib: f64,
     /// What reads took on average in the last interval that had enough; `null`: none had.
     pub latency_ms: Option<f64>,
     /// What they were expected to take when that interval began.

@@ -7,6 +7,7 @@ use surgetank_model::Instant;
 
 use surgetank_rental::stripe;
 
+use super::room::Room;
 use super::{Reconciler, Recovery, boost_log};
 use crate::lifecycle::Lifecycle;
 use crate::shard::Command;
@@ -121,9 +122,10 @@ impl Reconciler {
             return Some(format!("{}; requests wait", boost_log::reading_back(self.parts.last_run)));
         }
         let switching = self.parts.switching.as_ref().and_then(Switching::trouble);
+        let waits = self.room.as_ref().and_then(Room::waits);
         let unmapped =
             switching.map(|why| format!("the kernel does not map the device as it should: {why}; it is tried again"));
-        unmapped.or_else(|| controller.and_then(|status| status.backing_off.clone()))
+        unmapped.or(waits).or_else(|| controller.and_then(|status| status.backing_off.clone()))
     }
 
     pub(super) fn report(&mut self, now: Instant) -> DeviceReport {

@@ -17,7 +17,7 @@ pub mod writers;
 
 use std::any::Any;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,6 +124,13 @@ impl Machine {
     /// How many volumes are rented.
     pub fn rented(&self) -> usize {
         images(&self.path("volumes")).len()
+    }
+
+    /// What they take on disk, without what the file system has to name their blocks. One may be removed meanwhile.
+    pub fn on_disk(&self) -> u64 {
+        let volumes = images(&self.path("volumes"));
+        let files = volumes.iter().filter_map(|image| image.metadata().ok());
+        files.map(|file| (file.blocks() * 512).saturating_sub(16 << 10)).sum()
     }
 }
 

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod boosts_that_share;
 mod disks;
 mod documents;
 mod fairness;

@@ -1,7 +1,7 @@
 //! Read caches of two devices share what the machine has: whoever has a hot spot gets more of it, whoever scans less, and together they
 //! never have more on disk.
 
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
@@ -50,12 +50,6 @@ fn share(daemon: &Daemon, device: &str) -> ShareStatus {
     status(daemon, device).read_cache.and_then(|cache| cache.share).unwrap_or_default()
 }
 
-/// What the files of rented volumes take on disk, without what the file system has to name their blocks.
-fn on_disk(machine: &Machine) -> u64 {
-    let volumes = std::fs::read_dir(machine.path("volumes")).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
-    volumes.filter(std::fs::Metadata::is_file).map(|file| (file.blocks() * 512).saturating_sub(16 << 10)).sum()
-}
-
 /// Reads a device until it is over, and counts: all of it in turn, or at random a part that comes from the number of bytes.
 fn read(machine: &Machine, device: &str, (hot, reads): (&AtomicU64, &AtomicU64), over: &AtomicBool) {
     let (mut nbd, mut random, mut turn) = (connect(machine, device), Random::from_seed(7), 0);
@@ -98,7 +92,7 @@ fn the_share_of_a_cache_follows_the_hot_spot() {
                 let (larger, smaller) = (share(&daemon, most), share(&daemon, least));
                 let together = (larger.size_gib + smaller.size_gib) * 1024.0;
                 assert!(together <= 24.0, "{larger:?} {smaller:?}");
-                let on_disk = on_disk(&machine);
+                let on_disk = machine.on_disk();
                 assert!(on_disk <= CACHE, "{on_disk} bytes are on disk");
                 if larger.size_gib * 1024.0 >= 15.0 && larger.slo_met.is_some() {
                     break;

@@ -1,0 +1,148 @@
+//! Boosts share what the machine has for read caches: these become smaller before a caching volume is rented, and there is never more on disk than
+//! the budget.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::common::{Ends, MIB, Machine, connect, drain, eventually, fill, find, insist, pattern, status};
+use surgetank_daemon::read_caches::status::ShareStatus;
+use surgetank_daemon::{Config, Daemon, DevicePhase, Request};
+
+/// Of each device, and what is read of it again and again: most of what its cache may have.
+const SIZE: u64 = 64 * MIB;
+const HOT: u64 = 20 * MIB;
+/// What the machine has for all.
+const BUDGET: u64 = 48 * MIB;
+const BOOST: u64 = 24 * MIB;
+const BLOCK: u64 = 64 << 10;
+
+/// Boosts begin when somebody asks for one: nobody uses the backing volumes as much as they are said to give.
+fn config(machine: &Machine, boosts: &str) -> Config {
+    let root = machine.directory.path().display();
+    let mut text = format!(
+        "state_directory = \"{root}/state\"\nrun_directory = \"{root}/run\"\n\
+         [allocation]\ncache = \"48 MiB\"\ninterval = \"1 s\"\n{boosts}\n\
+         [provider.local]\ndirectory = \"{root}/volumes\"\n\
+         [provider.local.types.tiny]\nbandwidth = \"400 MiB/s\"\npreallocate = false\n\
+         [provider.local.types.whole]\nbandwidth = \"400 MiB/s\"\n"
+    );
+    for name in ["a", "b"] {
+        let file = std::fs::File::create(machine.path(name)).unwrap();
+        for at in (0..SIZE).step_by(MIB as usize) {
+            file.write_all_at(&pattern(at / MIB, 1, MIB as usize), at).unwrap();
+        }
+        text += &format!(
+            "[device.{name}]\nbacking = \"{root}/{name}\"\nexport = \"nbd\"\nbacking_limits = {{ bandwidth = \"100 GiB/s\" }}\n\
+             [device.{name}.read_cache]\nvolume_type = \"tiny\"\nmembers = 1\nmember_size = \"56 MiB\"\nthrottle = false\n\
+             [device.{name}.caching]\nvolume_type = \"whole\"\ninitial_size = \"24 MiB\"\nthrottle = false\n\
+             [device.{name}.policy]\nname = \"paper\"\nutilization_threshold = 1.0\nsampling = \"20 ms\"\ninactivity_delay = \"30 s\"\nsize_grain = \"1 MiB\"\nretry_first = \"100 ms\"\n\
+             retry_longest = \"200 ms\"\n"
+        );
+    }
+    Config::from_text(Path::new("test.toml"), &text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn share(daemon: &Daemon, device: &str) -> ShareStatus {
+    status(daemon, device).read_cache.and_then(|cache| cache.share).unwrap_or_default()
+}
+
+fn mib(gib: f64) -> u64 {
+    (gib * 1024.0).round() as u64
+}
+
+/// Reads a part of a device in turn until it is over, so that its cache takes that in.
+fn read(machine: &Machine, device: &str, over: &AtomicBool) {
+    let mut nbd = connect(machine, device);
+    for at in (0..HOT).step_by(BLOCK as usize).cycle() {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        let (block, from) = (at / MIB, (at % MIB) as usize);
+        let bytes = nbd.read(at, BLOCK as usize).unwrap();
+        let is = |version| bytes == pattern(block, version, MIB as usize)[from..][..BLOCK as usize];
+        assert!(is(1) || (device == "a" && is(2)), "{device} reads something else at {at}");
+    }
+}
+
+/// Looks at what is on disk until it is over.
+fn measure(machine: &Machine, over: &AtomicBool) -> u64 {
+    let mut most = 0;
+    while !over.load(Ordering::Relaxed) {
+        most = most.max(machine.on_disk());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    most
+}
+
+#[test]
+fn a_boost_rents_when_read_caches_have_become_smaller_and_they_have_its_room_again() {
+    let machine = Machine::new();
+    let daemon = Daemon::start(config(&machine, "boosts = true")).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Ends(&over);
+        let readers: Vec<_> =
+            ["a", "b"].into_iter().map(|device| scope.spawn(|| read(&machine, device, &over))).collect();
+        eventually("the caches have more than they may have beside a boost", || {
+            machine.on_disk() > BUDGET - BOOST + 8 * MIB
+        });
+        let measured = scope.spawn(|| measure(&machine, &over));
+        insist(&daemon, &Request::boost("a"));
+        eventually("the boost", || status(&daemon, "a").phase == DevicePhase::Boost);
+        let (a, b) = (share(&daemon, "a"), share(&daemon, "b"));
+        assert!(mib(a.size_gib) + mib(b.size_gib) <= (BUDGET - BOOST) / MIB, "{a:?} {b:?}");
+        assert_eq!((mib(a.fair_gib), mib(a.boosts_gib)), (12, 24));
+        // What is left beside both and the least shares is too small for another one.
+        let why = daemon.handle(Request::boost("b")).unwrap_err();
+        assert!(
+            why.contains("the budget of 48 MiB that read caches and boosts share") && why.contains("leave 16 MiB"),
+            "{why}"
+        );
+        let mut nbd = connect(&machine, "a");
+        fill(&mut nbd, 16, 2);
+        find(&mut nbd, 16, 2);
+        drain(&daemon, "a");
+        eventually("the caches have all of it again", || {
+            mib(share(&daemon, "a").size_gib) + mib(share(&daemon, "b").size_gib) == BUDGET / MIB
+        });
+        find(&mut nbd, 16, 2);
+        insist(&daemon, &Request::boost("b"));
+        eventually("another boost", || status(&daemon, "b").phase == DevicePhase::Boost);
+        drain(&daemon, "b");
+        assert!(!readers.iter().any(std::thread::ScopedJoinHandle::is_finished), "a reader has ended");
+        over.store(true, Ordering::Relaxed);
+        let most = measured.join().unwrap();
+        assert!(most <= BUDGET, "{most} bytes were on disk");
+    });
+    daemon.stop();
+}
+
+#[test]
+fn what_a_boost_has_rented_counts_after_a_restart_and_without_the_setting_nothing_does() {
+    let machine = Machine::new();
+    let daemon = Daemon::start(config(&machine, "boosts = true")).unwrap();
+    insist(&daemon, &Request::boost("a"));
+    eventually("the boost", || status(&daemon, "a").phase == DevicePhase::Boost);
+    let mut nbd = connect(&machine, "a");
+    fill(&mut nbd, 8, 2);
+    nbd.flush().unwrap();
+    // Dirty data stays on the caching volume.
+    daemon.stop();
+    let daemon = Daemon::start(config(&machine, "boosts = true")).unwrap();
+    let b = share(&daemon, "b");
+    assert_eq!((mib(b.size_gib), mib(b.boosts_gib)), (12, 24));
+    drain(&daemon, "a");
+    let mut nbd = connect(&machine, "a");
+    find(&mut nbd, 8, 2);
+    eventually("the caches have its room", || mib(share(&daemon, "b").size_gib) == 24);
+    daemon.stop();
+    let daemon = Daemon::start(config(&machine, "")).unwrap();
+    for device in ["a", "b"] {
+        insist(&daemon, &Request::boost(device));
+        eventually("the boost", || status(&daemon, device).phase == DevicePhase::Boost);
+    }
+    assert_eq!((mib(share(&daemon, "a").size_gib), mib(share(&daemon, "a").boosts_gib)), (24, 0));
+    ["a", "b"].iter().for_each(|device| drain(&daemon, device));
+    daemon.stop();
+}
