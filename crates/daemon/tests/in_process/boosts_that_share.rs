@@ -4,10 +4,15 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use crate::common::failing::faults_on;
 use crate::common::{Ends, MIB, Machine, connect, drain, eventually, fill, find, insist, pattern, status};
+use surgetank_daemon::opening::Purpose;
 use surgetank_daemon::read_caches::status::ShareStatus;
 use surgetank_daemon::{Config, Daemon, DevicePhase, Request};
+use surgetank_device::Faults;
+use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 
 /// Of each device, and what is read of it again and again: most of what its cache may have.
 const SIZE: u64 = 64 * MIB;
@@ -34,7 +39,7 @@ fn config(machine: &Machine, boosts: &str) -> Config {
         }
         text += &format!(
             "[device.{name}]\nbacking = \"{root}/{name}\"\nexport = \"nbd\"\nbacking_limits = {{ bandwidth = \"100 GiB/s\" }}\n\
-             [device.{name}.read_cache]\nvolume_type = \"tiny\"\nmembers = 1\nmember_size = \"56 MiB\"\nthrottle = false\n\
+             [device.{name}.read_cache]\nvolume_type = \"tiny\"\nmembers = 1\nmember_size = \"56 MiB\"\nthrottle = false\ntimeout = \"60 s\"\n\
              [device.{name}.caching]\nvolume_type = \"whole\"\ninitial_size = \"24 MiB\"\nthrottle = false\n\
              [device.{name}.policy]\nname = \"paper\"\nutilization_threshold = 1.0\nsampling = \"20 ms\"\ninactivity_delay = \"30 s\"\nsize_grain = \"1 MiB\"\nretry_first = \"100 ms\"\n\
              retry_longest = \"200 ms\"\n"
@@ -70,7 +75,7 @@ fn measure(machine: &Machine, over: &AtomicBool) -> u64 {
     let mut most = 0;
     while !over.load(Ordering::Relaxed) {
         most = most.max(machine.on_disk());
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     most
 }
@@ -78,7 +83,9 @@ fn measure(machine: &Machine, over: &AtomicBool) -> u64 {
 #[test]
 fn a_boost_rents_when_read_caches_have_become_smaller_and_they_have_its_room_again() {
     let machine = Machine::new();
-    let daemon = Daemon::start(config(&machine, "boosts = true")).unwrap();
+    let faults = Faults::new(1).unwrap();
+    let overrides = faults_on(Purpose::ReadCache, &faults);
+    let daemon = Daemon::start_with(config(&machine, "boosts = true"), overrides).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _over = Ends(&over);
@@ -88,7 +95,18 @@ fn a_boost_rents_when_read_caches_have_become_smaller_and_they_have_its_room_aga
             machine.on_disk() > BUDGET - BOOST + 8 * MIB
         });
         let measured = scope.spawn(|| measure(&machine, &over));
+        // The caches cannot become smaller, and so long nothing is rented.
+        let stuck = faults.add(Rule::always(Kinds::Zeroing, Effect::Stuck));
         insist(&daemon, &Request::boost("a"));
+        eventually("they are to become smaller", || faults.stuck() > 0);
+        for _ in 0..50 {
+            std::thread::sleep(Duration::from_millis(5));
+            let a = status(&daemon, "a");
+            assert_eq!((a.phase, machine.rented()), (DevicePhase::Attaching, 2));
+            assert!(a.reason.is_some_and(|why| why.contains("waits until the read caches")));
+        }
+        faults.remove(stuck);
+        faults.release();
         eventually("the boost", || status(&daemon, "a").phase == DevicePhase::Boost);
         let (a, b) = (share(&daemon, "a"), share(&daemon, "b"));
         assert!(mib(a.size_gib) + mib(b.size_gib) <= (BUDGET - BOOST) / MIB, "{a:?} {b:?}");
