@@ -82,7 +82,7 @@ pub struct Device {
     reconciler: JoinHandle<()>,
     shared: Arc<Shared>,
     export: Arc<dyn Export>,
-    read_cache: Option<Served>,
+    read_caches: Vec<Served>,
     /// Waits for an export that comes up when its data are back.
     coming_up: Option<JoinHandle<()>>,
 }
@@ -189,7 +189,7 @@ impl Device {
             tracing::warn!(device = self.name, error, "stopping without asking");
         }
         self.export.close(&self.name, until);
-        drop(self.read_cache);
+        drop(self.read_caches);
         // The shard tells the owner thread and the reconciler until it ends, so it ends first. The reconciler asks the owner thread
         // until it ends, so that ends last.
         self.shard.stop();
@@ -277,7 +277,7 @@ impl Starting<'_> {
         if let Some(decorate) = &self.common.decorator {
             backing = decorate(Purpose::Backing, backing);
         }
-        let (backing, read_cache) = self.common.read_caches.over(self.name, backing)?;
+        let (backing, read_caches) = self.common.read_caches.over(self.name, backing)?;
         let size = Bytes::new(backing.size());
         self.begin_journal(&mut journal, store.record(), size)?;
         let mut engine = self.engine(&resume, &*backing);
@@ -317,7 +317,7 @@ impl Starting<'_> {
             switching: mapped.map(|(mapped, map)| Switching::new(self.name, mapped, map, shard_handle.clone())),
             last_run: journal.state().last_run,
             recover: epoch_to_recover(&resume),
-            read_cache: read_cache.as_ref().map(|served| served.handle.clone()),
+            read_caches: read_caches.iter().map(|served| served.handle.clone()).collect(),
             share: self.common.read_caches.boosts(self.name),
             inbox: messages,
         };
@@ -329,7 +329,7 @@ impl Starting<'_> {
         let reconciler = start_reconciler(parts).map_err(io)?;
         let (name, shared) = (self.name.to_owned(), self.shared.clone());
         let mut device =
-            Device { name, inbox, shard, owner_thread, reconciler, shared, export, read_cache, coming_up: None };
+            Device { name, inbox, shard, owner_thread, reconciler, shared, export, read_caches, coming_up: None };
         if later {
             // At the caching volume's rate: other devices need not wait for that.
             let (name, export, shared) = (device.name.clone(), device.export.clone(), device.shared.clone());

@@ -62,7 +62,7 @@ impl Outlook {
                 (Backing::Array(name), None) => array_size(config, name),
                 (Backing::Path(path), None) => size(path, exports::dm::is_ours(name)),
             };
-            if let Some(cache) = &device.read_cache {
+            for cache in device.read_cache.iter().flat_map(ReadCacheConfig::levels) {
                 let remarks = read_cache_remarks(config, cache).into_iter();
                 outlook.remarks.extend(remarks.map(|remark| format!("device {name}: {remark}")));
             }

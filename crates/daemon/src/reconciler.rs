@@ -123,8 +123,8 @@ pub struct Parts {
     pub last_run: LastRun,
     /// An attachment to read back before anything else.
     pub recover: Option<Epoch>,
-    /// The read cache over the backing volume.
-    pub read_cache: Option<ReadCacheHandle>,
+    /// The read caches over the backing volume.
+    pub read_caches: Vec<ReadCacheHandle>,
     /// What its boosts have of what read caches and boosts share, if they take part.
     pub share: Option<BoostShare>,
     /// What the reconciler is told.
@@ -284,12 +284,15 @@ impl Reconciler {
         self.last = Some(sample);
     }
 
-    /// Of what the application has read, what the read cache did not have: the rest is no burden for the backing volume, and no
+    /// Of what the application has read, what the read caches did not have: the rest is no burden for the backing volume, and no
     /// reason for a boost.
     fn read_beyond_cache(&mut self, read_bytes: u64) -> u64 {
-        let Some(read_cache) = &self.parts.read_cache else { return read_bytes };
+        if self.parts.read_caches.is_empty() {
+            return read_bytes;
+        }
         // What is being read is a hit already and not yet read.
-        self.beyond_cache = self.beyond_cache.max(read_bytes.saturating_sub(read_cache.hit_bytes()));
+        let hits = self.parts.read_caches.iter().map(ReadCacheHandle::hit_bytes).fold(0, u64::saturating_add);
+        self.beyond_cache = self.beyond_cache.max(read_bytes.saturating_sub(hits));
         self.beyond_cache
     }
 

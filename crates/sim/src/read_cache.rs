@@ -16,7 +16,7 @@ use surgetank_model::volume::{ProviderError, Transition, VolumeId, tag};
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::backoff::Backoff;
 use surgetank_rental::ask::{Opened, Opening, VolumeAsk};
-use surgetank_rental::read_cache::{Answer, Ask, Config, Event, Part, ReadCache, device_tag};
+use surgetank_rental::read_cache::{Answer, Ask, Config, Event, Level, Part, ReadCache, device_tag};
 use surgetank_rental::sweep::{Action, Known, is_confirmed, orphans};
 use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, Call, RentalRecord, Slot};
 
@@ -195,6 +195,7 @@ pub fn run(scenario: &Scenario) -> Result<Report, Failure> {
 fn config(scenario: &Scenario, members: u32) -> Config {
     let (first, cap) = (Duration::from_millis(20), Duration::from_millis(300));
     Config {
+        level: Level::First,
         device: DEVICE.to_owned(),
         owner_id: OWNER.to_owned(),
         volume_type: "fast".to_owned(),
@@ -538,7 +539,7 @@ impl<'a> World<'a> {
         let (volumes, nameless) = self.life.volumes();
         let mut known = Known { expected: volumes.into_iter().collect(), ..Known::default() };
         if nameless {
-            known.creating = BTreeSet::from([device_tag(DEVICE)]);
+            known.creating = BTreeSet::from([device_tag(Level::First, DEVICE)]);
         }
         for action in orphans(&listed, OWNER, &known) {
             let described = self.cloud.describe(self.now, action.id());

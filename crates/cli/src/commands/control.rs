@@ -115,7 +115,10 @@ fn people(report: &StatusReport) -> String {
             text.push_str(&format!("\n{name}: {}", line(growth)));
         }
         if let Some(cache) = &device.read_cache {
-            text.push_str(&read_cache(&name, cache));
+            text.push_str(&read_cache(&name, "read cache", cache));
+            if let Some(level2) = &cache.level2 {
+                text.push_str(&read_cache(&name, "read cache's second level", level2));
+            }
         }
         if device.lost_bytes > 0 {
             let ranges = match device.lost_range_count {
@@ -136,12 +139,12 @@ fn people(report: &StatusReport) -> String {
     text
 }
 
-fn read_cache(device: &str, cache: &ReadCacheStatus) -> String {
+fn read_cache(device: &str, what: &str, cache: &ReadCacheStatus) -> String {
     let (serving, members) = (cache.serving, cache.members);
     let mut text = match cache.members {
-        0 => format!("\n{device}: the volumes of its former read cache are being deleted"),
+        0 => format!("\n{device}: the volumes of its former {what} are being deleted"),
         _ => format!(
-            "\n{device}: the read cache has {serving} of {members} members in use and holds {} of {}",
+            "\n{device}: the {what} has {serving} of {members} members in use and holds {} of {}",
             size(cache.cached_gib),
             size(cache.size_gib)
         ),
@@ -179,7 +182,7 @@ fn read_cache(device: &str, cache: &ReadCacheStatus) -> String {
     }
     if let Some(reason) = &cache.reason {
         let retry = cache.retry_s.map(|seconds| format!(" (tries again in {seconds:.0} s)")).unwrap_or_default();
-        text.push_str(&format!("\n{device}: of its read cache a volume is missing: {}{retry}", line(reason)));
+        text.push_str(&format!("\n{device}: of its {what} a volume is missing: {}{retry}", line(reason)));
     }
     text
 }

@@ -8,7 +8,7 @@ use surgetank_allocation::Slo;
 use surgetank_model::units::Span;
 use surgetank_model::volume_type::Credits;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
-use surgetank_rental::read_cache::VOLUMES_MAX;
+use surgetank_rental::read_cache::{Level, VOLUMES_MAX};
 use toml::{Spanned, Value};
 
 use super::allocation::check_slo;
@@ -44,6 +44,24 @@ pub struct ReadCacheConfig {
     pub usd_per_gib_month: Option<f64>,
     /// What its reads are promised if it shares with others; `None`: what all are.
     pub slo: Option<Slo>,
+    /// The one beneath it, which answers what it does not have.
+    pub level2: Option<Box<ReadCacheConfig>>,
+}
+
+impl ReadCacheConfig {
+    /// That of a level, if the device has one there.
+    #[must_use]
+    pub fn at(&self, level: Level) -> Option<&Self> {
+        match level {
+            Level::First => Some(self),
+            Level::Second => self.level2.as_deref(),
+        }
+    }
+
+    /// All levels.
+    pub fn levels(&self) -> impl Iterator<Item = &Self> {
+        Level::ALL.into_iter().filter_map(|level| self.at(level))
+    }
 }
 
 #[derive(Deserialize)]
@@ -59,6 +77,7 @@ pub(super) struct RawReadCache {
     timeout: Option<Spanned<Span>>,
     usd_per_gib_month: Option<Spanned<f64>>,
     slo: Option<Spanned<Value>>,
+    level2: Option<Spanned<Box<RawReadCache>>>,
 }
 
 impl RawReadCache {
@@ -74,6 +93,18 @@ impl RawReadCache {
                            \"nbd\" or \"auto\"";
             return Err(source.at(export_span, message));
         }
+        let level2 = self.level2.map(|level2| {
+            let (span, level2) = (level2.span(), *level2.into_inner());
+            if level2.level2.is_some() {
+                return Err(source.at(Some(span), "a read cache has two levels: remove level2 beneath level2"));
+            }
+            if let Some(slo) = &level2.slo {
+                let message = "slo is what the device's reads are promised, by whatever level they are answered: write it beside level2";
+                return Err(source.at(Some(slo.span()), message));
+            }
+            level2.check(source, providers, (None, None), shares)
+        });
+        let level2 = level2.transpose()?.map(Box::new);
         let provider = providers.named(source, self.provider.as_ref())?;
         let span = self.volume_type.as_ref().map(Spanned::span);
         let volume_type = self.volume_type.map_or_else(|| "fast".to_owned(), Spanned::into_inner);
@@ -98,6 +129,7 @@ impl RawReadCache {
             return Err(source.at(Some(slo.span()), message));
         }
         Ok(ReadCacheConfig {
+            level2,
             slo: check_slo(source, self.slo.as_ref())?,
             provider,
             limits: Limits { bandwidth: self.bandwidth.or(of_type.bandwidth), iops: self.iops.or(of_type.iops) },
@@ -148,6 +180,27 @@ timeout = "2 s"
         assert_eq!((cache.members, cache.member_size), (10, Bytes::from_gib(10)));
         assert_eq!((cache.timeout, cache.throttle), (Duration::from_secs(2), true));
         assert!(config.devices["data"].caching.is_none(), "it needs no boosts");
+    }
+
+    const LEVEL2: &str =
+        "[device.data.read_cache.level2]\nvolume_type = \"slow\"\nmembers = 2\nmember_size = \"20 GiB\"\n";
+
+    #[test]
+    fn a_second_level_has_the_same_settings() {
+        let config = load(&format!("{FILE}{LEVEL2}")).unwrap();
+        let levels: Vec<u32> =
+            config.devices["data"].read_cache.as_ref().unwrap().levels().map(|cache| cache.members).collect();
+        assert_eq!(levels, [10, 2]);
+        for (more, told) in [
+            ("slo = 0.1\n", "r.toml:18:7: slo is what the device's reads are promised"),
+            ("level2 = { members = 1, member_size = \"8 MiB\" }", "a read cache has two levels"),
+            ("memberz = 1", "memberz"),
+        ] {
+            let error = load(&format!("{FILE}{LEVEL2}{more}")).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+        let small = load(&format!("{FILE}{}", LEVEL2.replace("20 GiB", "1 MiB"))).unwrap_err();
+        assert!(small.starts_with("r.toml:17:15: member_size is 1 MiB"), "{small}");
     }
 
     #[test]

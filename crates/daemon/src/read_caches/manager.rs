@@ -12,7 +12,7 @@ use surgetank_policy::backoff::Backoff;
 use surgetank_provider::Provider;
 use surgetank_readcache::effect::IoFailure;
 use surgetank_readcache::{Event as EngineEvent, MemberId, Status};
-use surgetank_rental::read_cache::{self, Answer, Ask, Event, ReadCache};
+use surgetank_rental::read_cache::{self, Answer, Ask, Event, Level, ReadCache};
 use surgetank_rental::rental::Notice;
 use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, RentalRecord, Slot, VolumeAsk, ask};
 
@@ -35,6 +35,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 /// See the module.
 pub(super) struct Manager {
     device: String,
+    level: Level,
     /// What the configuration asks for; `None`: nothing any more.
     pub wanted: Option<ReadCacheConfig>,
     /// What is configured is rented once the volumes of another provider, which are on record, are gone.
@@ -63,8 +64,9 @@ pub(super) struct Manager {
 
 /// What a manager begins with.
 pub(super) struct Start {
-    /// The device.
+    /// The device, and which one of its read caches.
     pub device: String,
+    pub level: Level,
     /// What the configuration asks for, and from whom.
     pub wanted: Option<(ReadCacheConfig, Arc<dyn Provider>)>,
     /// What is on record.
@@ -77,14 +79,15 @@ pub(super) struct Start {
 
 impl Manager {
     pub fn new(start: Start, context: Arc<Context>) -> Self {
-        let Start { device, wanted, records, rented_from, shared } = start;
+        let Start { device, level, wanted, records, rented_from, shared } = start;
         let same = wanted.as_ref().is_some_and(|(config, _)| config.provider == rented_from.0);
         let (wanted, of_wanted) = wanted.unzip();
-        let life = life(&device, wanted.as_ref().filter(|_| same), &context, rented_from.1.lag(), records);
+        let life = life((&device, level), wanted.as_ref().filter(|_| same), &context, rented_from.1.lag(), records);
         let manager = Self {
             waits: of_wanted.filter(|_| !same),
-            store: Store::new(&context.state_directory, &device),
+            store: Store::new(&context.state_directory, &device, level),
             device,
+            level,
             wanted,
             provider: rented_from,
             context,
@@ -205,7 +208,7 @@ impl Manager {
     fn begin_anew(&mut self, provider: Arc<dyn Provider>) {
         let Some(wanted) = &self.wanted else { return };
         self.provider = (wanted.provider.to_owned(), provider);
-        self.life = life(&self.device, Some(wanted), &self.context, self.provider.1.lag(), Vec::new());
+        self.life = life((&self.device, self.level), Some(wanted), &self.context, self.provider.1.lag(), Vec::new());
         if self.handle.is_some() {
             let now = self.now();
             self.life.serve(now);
@@ -356,7 +359,7 @@ impl Manager {
 
 /// The life cycle, from what is on record.
 fn life(
-    device: &str,
+    (device, level): (&str, Level),
     wanted: Option<&ReadCacheConfig>,
     context: &Context,
     lag: Lag,
@@ -364,6 +367,7 @@ fn life(
 ) -> ReadCache {
     let config = read_cache::Config {
         device: device.to_owned(),
+        level,
         owner_id: context.owner_id.clone(),
         volume_type: wanted.map(|wanted| wanted.volume_type.clone()).unwrap_or_default(),
         members: wanted.map_or(0, |wanted| wanted.members),

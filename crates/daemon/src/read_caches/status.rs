@@ -54,6 +54,9 @@ pub struct ReadCacheStatus {
     /// Its share of what the machine has for all read caches; absent: they do not share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareStatus>,
+    /// The one beneath it, which is asked for what it does not have; absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level2: Option<Box<ReadCacheStatus>>,
 }
 
 /// What a read cache has of what all share, and whether its device is as fast as it was promised.
@@ -151,6 +154,7 @@ pub(super) fn of(manager: &Manager) -> Option<ReadCacheStatus> {
         cost_usd: usd.map(|usd| usd * gib_s / 3600.0),
         usd_per_hour: usd.map(|usd| usd * gib),
         share: None,
+        level2: None,
         reason: life.trouble,
         retry_s: life.retry.map(|at| at.since(manager.now()).as_secs_f64()),
     })

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use surgetank_rental::read_cache::device_tag;
+use surgetank_rental::read_cache::{Level, device_tag};
 use surgetank_rental::{RentalRecord, Slot};
 
 use crate::files;
@@ -27,20 +27,21 @@ pub(super) struct Store {
     directory: PathBuf,
 }
 
-/// The devices of whose read caches something is on record.
-pub(super) fn devices(state_directory: &Path) -> io::Result<Vec<String>> {
-    let mut devices = Vec::new();
+/// The read caches of which something is on record: devices and levels.
+pub(super) fn caches(state_directory: &Path) -> io::Result<Vec<(String, Level)>> {
+    let mut caches = Vec::new();
     for entry in std::fs::read_dir(state_directory)? {
         let name = entry?.file_name();
-        devices.extend(name.to_str().and_then(|name| name.strip_prefix(&device_tag(""))).map(str::to_owned));
+        let of = |level| Some((name.to_str()?.strip_prefix(&device_tag(level, ""))?.to_owned(), level));
+        caches.extend(Level::ALL.into_iter().find_map(of));
     }
-    Ok(devices)
+    Ok(caches)
 }
 
 impl Store {
     /// That of a device, in a state directory. Devices have directories of their names there, which have no colon in them.
-    pub fn new(state_directory: &Path, device: &str) -> Self {
-        Self { directory: state_directory.join(device_tag(device)) }
+    pub fn new(state_directory: &Path, device: &str, level: Level) -> Self {
+        Self { directory: state_directory.join(device_tag(level, device)) }
     }
 
     fn path(&self, place: Slot) -> PathBuf {
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_and_what_contradicts_itself_is_refused() {
         let state = tempfile::tempdir().unwrap();
-        let store = Store::new(state.path(), "data");
+        let store = Store::new(state.path(), "data", Level::Second);
         assert_eq!(store.read(), Ok(Vec::new()));
         let record = |place| RentalRecord {
             slot: Slot(place),
@@ -124,7 +125,8 @@ mod tests {
         for place in [2, 1] {
             store.write("local", Slot(place), Some(&record(place))).unwrap();
         }
-        assert_eq!(devices(state.path()).unwrap(), ["data"]);
+        assert_eq!(caches(state.path()).unwrap(), [("data".to_owned(), Level::Second)]);
+        assert_eq!(Store::new(state.path(), "data", Level::First).read(), Ok(Vec::new()));
         assert_eq!(store.read(), Ok(vec![("local".to_owned(), record(1)), ("local".to_owned(), record(2))]));
         std::fs::copy(store.path(Slot(1)), store.path(Slot(3))).unwrap();
         assert!(store.read().unwrap_err().contains("is that of another place"));
@@ -133,6 +135,6 @@ mod tests {
         std::fs::write(store.path(Slot(3)), "{\"version\": 9}").unwrap();
         assert!(store.read().unwrap_err().contains("newer surgetank"));
         (1..4).for_each(|place| store.write("local", Slot(place), None).unwrap());
-        assert!(devices(state.path()).unwrap().is_empty());
+        assert!(caches(state.path()).unwrap().is_empty());
     }
 }

@@ -36,6 +36,8 @@ pub const VOLUMES_MAX: u32 = 127;
 pub struct Config {
     /// The name of its device.
     pub device: String,
+    /// Which one of that device.
+    pub level: Level,
     /// The state directory's random name, for tags.
     pub owner_id: String,
     /// The provider's name of its volumes' type.
@@ -138,7 +140,7 @@ impl ReadCache {
     #[must_use]
     pub fn new(config: Config, now: Instant, records: Vec<RentalRecord>) -> Self {
         let rental = rental::Config {
-            device: device_tag(&config.device),
+            device: device_tag(config.level, &config.device),
             owner_id: config.owner_id.clone(),
             volume_type: config.volume_type.clone(),
             outage_patience: Duration::ZERO,
@@ -479,8 +481,28 @@ impl ReadCache {
     }
 }
 
-/// What the volumes of a device's read cache are tagged with in place of the device's name, which never contains a colon.
+/// Which read cache of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// The one that is asked first.
+    #[default]
+    First,
+    /// The one beneath it.
+    Second,
+}
+
+impl Level {
+    /// From the first one on.
+    pub const ALL: [Self; 2] = [Self::First, Self::Second];
+}
+
+/// What the volumes of a device's read cache are tagged with in place of the device's name, which never contains a colon. Providers
+/// take no longer ones than that of a first level.
 #[must_use]
-pub fn device_tag(device: &str) -> String {
-    format!("read-cache:{device}")
+pub fn device_tag(level: Level, device: &str) -> String {
+    let prefix = match level {
+        Level::First => "read-cache",
+        Level::Second => "level2",
+    };
+    format!("{prefix}:{device}")
 }
