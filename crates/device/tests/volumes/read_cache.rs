@@ -307,3 +307,56 @@ fn a_cache_grows_and_shrinks_and_members_keep_nothing_of_what_it_lost() {
     server.stop();
     assert_eq!(handle.observe().wait(SOON), None, "it was closed");
 }
+
+/// Two read caches, one over the other: members of both fail, vanish and are replaced, both become smaller and larger, and every byte is the backing
+/// volume's.
+#[test]
+fn two_levels_that_lose_members_and_change_their_sizes_are_the_backing_volume() {
+    let failing = |id: u32, seed: u64| {
+        let faults = Faults::new(seed).unwrap();
+        let volume = MemoryVolume::new(MEMBER, 512).unwrap();
+        (member(id, Box::new(Fault::new(volume, faults.clone()).unwrap())), faults)
+    };
+    let members = |first: u32| (0..2).map(|id| failing(first + id, u64::from(first + id))).collect::<Vec<_>>();
+    let (lower, upper): (Vec<_>, Vec<_>) = (members(0), members(10));
+    let (lower, mut lower_faults): (Vec<_>, Vec<_>) = lower.into_iter().unzip();
+    let (upper, mut upper_faults): (Vec<_>, Vec<_>) = upper.into_iter().unzip();
+    let (second, beneath) = new(backing(&Faults::new(1).unwrap()), lower);
+    let (first, above) = new(Box::new(second), upper);
+    let server = Server::start(first);
+    server.go_through(50);
+    let hits = |handle: &surgetank_device::volume::read_cache::ReadCacheHandle| {
+        let observed = handle.observe().wait(SOON).expect("it is served");
+        observed.status.hit_bytes
+    };
+    assert!(hits(&above) > 0);
+    // What the first level has no room for the second one has.
+    let before = hits(&beneath);
+    assert_eq!(above.set_limit(Some(4 * u64::from(SEGMENT))).wait(SOON), Some(Ok(())));
+    server.go_through(100);
+    assert!(hits(&beneath) > before, "the second level answers");
+    for round in 0..12_u32 {
+        let (handle, faults, base) = match round % 2 {
+            0 => (&above, &mut upper_faults, 20),
+            _ => (&beneath, &mut lower_faults, 40),
+        };
+        match round % 6 {
+            0 | 1 => drop(faults[0].add(Rule { chance: 0.05, ..Rule::always(Kinds::Any, Effect::Fail(Failure::Io)) })),
+            2 | 3 => {
+                faults[0].vanish();
+                server.go_through(20);
+                let (new, fault) = failing(base + round, u64::from(round));
+                assert_eq!(handle.add(new).wait(SOON), Some(Ok(())));
+                faults[0] = fault;
+            }
+            _ => {
+                for limit in [2 * MEMBER, 5 * u64::from(SEGMENT), 0, MEMBER] {
+                    assert_eq!(handle.set_limit(Some(limit)).wait(SOON), Some(Ok(())));
+                    server.go_through(10);
+                }
+            }
+        }
+        server.go_through(20);
+    }
+    server.stop();
+}
