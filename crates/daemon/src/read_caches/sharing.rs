@@ -12,10 +12,11 @@ use surgetank_allocation::{Disk, MissCurve, Observed, Sharer, Sharing};
 use surgetank_device::volume::read_cache::{Observation, ReadCacheHandle, ReadCacheVolume};
 use surgetank_model::{Bytes, Limits};
 use surgetank_readcache::engine::SEGMENT_DEFAULT;
+use surgetank_rental::read_cache::Level;
 
 use super::boosts::{self, BoostShare};
 use super::status::ShareStatus;
-use crate::config::{AllocationConfig, Config};
+use crate::config::{AllocationConfig, Config, DeviceConfig};
 
 /// Steps towards a plan in an interval, and how long each takes at least and at most.
 const STEPS: u32 = 32;
@@ -39,7 +40,7 @@ struct Served {
 pub(super) struct State {
     pub sharing: Sharing,
     served: BTreeMap<String, Served>,
-    /// Of the backing volumes.
+    /// Of the backing volumes on which all misses wait.
     limits: BTreeMap<String, Limits>,
     /// Leases so far.
     leases: u64,
@@ -90,13 +91,18 @@ impl Shares {
     /// Begins if the configuration has read caches share.
     pub fn start(config: &Config, state_directory: &Path) -> Option<Self> {
         let AllocationConfig { cache, interval, slo, .. } = config.allocation?;
-        let sharer = |(name, device): (&String, &crate::config::DeviceConfig)| {
+        let sharer = |(name, device): (&String, &DeviceConfig)| {
             let read_cache = device.read_cache.as_ref()?;
             let most = read_cache.member_size.get().saturating_mul(u64::from(read_cache.members));
             Some((name.clone(), Sharer { slo: read_cache.slo.unwrap_or(slo), most: Bytes::new(most) }))
         };
         let sharers = config.devices.iter().filter_map(sharer).collect();
-        let limits = config.devices.iter().map(|(name, device)| (name.clone(), device.backing_limits)).collect();
+        // What a second level answers is none of the disk's: there the times of misses are all that is known.
+        let has_one_level = |device: &DeviceConfig| {
+            device.read_cache.as_ref().is_some_and(|read_cache| read_cache.at(Level::Second).is_none())
+        };
+        let limits = config.devices.iter().filter(|(_, device)| has_one_level(device));
+        let limits = limits.map(|(name, device)| (name.clone(), device.backing_limits)).collect();
         let rented = boosts::rented(config, state_directory);
         let boosts = rented.keys().cloned().collect();
         let sharing = Sharing::new(cache, Bytes::new(SEGMENT_DEFAULT.into()), sharers, &rented);

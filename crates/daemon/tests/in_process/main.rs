@@ -13,6 +13,7 @@ mod lying;
 mod outages;
 mod providers;
 mod release;
+mod second_level;
 mod serve;
 mod sharing;
 mod stops;
