@@ -11,6 +11,7 @@
 //! - [`stripe`]: caching volumes in stripes, and the planner's choice of them;
 //! - [`economy`]: what a month of repeated bursts costs, static and elastic;
 //! - [`allocation`]: the file of `allocate`, its answer, and every scheme beside the best one;
+//! - [`provision`]: the nodes of a staging pool for a target, the cheapest that suffice;
 //! - [`credits`], [`rotation`], [`interval`]: closed forms, one at a time.
 //!
 //! Formulas are those of NRK15 (`docs/REFERENCES.md`), sections III-C and III-D, with 1 GB = 1024 MB.
@@ -26,6 +27,7 @@ mod mode;
 pub mod points;
 pub mod predict;
 pub mod price;
+pub mod provision;
 pub mod recommend;
 pub mod rotation;
 pub mod scenario;

@@ -1,0 +1,20 @@
+//! `provision`: how many nodes of a staging pool take in a checkpoint as fast as an application wants, and which kind of node does it
+//! at the least cost (WLP12, section III).
+//!
+//! - [`ProvisionFile`]: the file, checked; the names in it are a contract;
+//! - [`Problem`]: what is asked, as values: target, rates of a node, prices, candidates;
+//! - [`Nodes`]: what equal nodes deliver together, and the least number of them for a throughput;
+//! - [`Provision`]: the answer, whose names are a contract as well, with the curve of cost against time; [`NodePlan`] reads back
+//!   what a pool is started by.
+
+mod answer;
+mod file;
+mod nodes;
+mod problem;
+
+pub use answer::{Considered, Infeasible, NodePlan, Provision, TradeOff, Verdict, cheapest};
+pub use file::ProvisionFile;
+pub use nodes::Nodes;
+pub use problem::{
+    Candidate, LinkDivisor, Mode, NODES_MAX, Prices, Problem, RATE_MAX, Rates, Redundancy, SIZE_MAX, Target, USD_MAX,
+};
