@@ -7,6 +7,7 @@ mod logging;
 mod mrc;
 mod plan;
 mod policy;
+mod provision;
 mod simulate;
 mod source;
 

@@ -23,6 +23,22 @@ pub fn read(file: &Path) -> Result<Source, Failure> {
     })
 }
 
+/// Refuses a page that would not be one, or that would be written over what is read.
+///
+/// # Errors
+/// Which, and that another is to be named.
+pub fn check_page<'a>(page: Option<&Path>, read: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
+    let Some(page) = page else { return Ok(()) };
+    if !page.extension().is_some_and(|extension| extension == "html" || extension == "htm") {
+        return Err(Failure::Invalid(format!("{} is to be a page: let its name end in .html", page.display())));
+    }
+    let there = page.canonicalize().ok();
+    match read.into_iter().any(|path| there.is_some() && path.canonicalize().ok() == there) {
+        true => Err(Failure::Invalid(format!("{} is read, and would be written over: name another", page.display()))),
+        false => Ok(()),
+    }
+}
+
 /// How a trace is read.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct TraceOptions {

@@ -21,7 +21,9 @@ fn answer(text: &str) -> Provision {
 }
 
 fn of(target: &str, candidate: &str) -> Provision {
-    answer(&format!("[target]\n{target}\n[[candidate]]\nmemory=\"2 GiB\"\nssd=\"4 GiB\"\n{candidate}\n[price]\nmemory_gib_usd=5.0\nssd_gib_usd=1.0\n"))
+    answer(&format!(
+        "[target]\n{target}\n[[candidate]]\nmemory=\"2 GiB\"\nssd=\"4 GiB\"\n{candidate}\n[price]\nmemory_gib_usd=5.0\nssd_gib_usd=1.0\n"
+    ))
 }
 
 #[track_caller]
@@ -32,7 +34,9 @@ fn near(found: f64, expected: f64) {
 #[test]
 fn the_designs_numbers_come_out_to_all_digits() {
     // T_H = 0.5, D_link = 200, T_app = 12: 39 nodes in-job, 40 centre-wide.
-    for (mode, nodes, throughput) in [("in-job", 39, 39.0 * (0.5 - 38.0 / 200.0)), ("centre-wide", 40, 40.0 * (0.5 - 40.0 / 200.0))] {
+    for (mode, nodes, throughput) in
+        [("in-job", 39, 39.0 * (0.5 - 38.0 / 200.0)), ("centre-wide", 40, 40.0 * (0.5 - 40.0 / 200.0))]
+    {
         let target = format!("throughput=\"12 GiB/s\"\nmode=\"{mode}\"\nlink_divisor=200");
         let best = of(&target, "throughput=\"0.5 GiB/s\"").best.unwrap();
         assert_eq!(best.nodes, nodes);
@@ -46,7 +50,8 @@ fn the_designs_numbers_come_out_to_all_digits() {
     assert!((best.throughput_gib_s - 29.0 * (0.8 - 0.28)).abs() < 1e-7, "{best:?}");
     assert!((best.cost_usd - 406.0).abs() < 1e-9);
     // Feasible up to (T_H + δ)² ÷ 4δ: whole numbers of nodes come near.
-    let of_most = |throughput: &str| of(&format!("throughput=\"{throughput}\"\nlink_divisor=200"), "throughput=\"0.5 GiB/s\"");
+    let of_most =
+        |throughput: &str| of(&format!("throughput=\"{throughput}\"\nlink_divisor=200"), "throughput=\"0.5 GiB/s\"");
     assert!((0.505_f64 * 0.505 / 0.02 - 12.75125).abs() < 1e-12);
     let infeasible = of_most("12.76 GiB/s").infeasible.unwrap();
     near(infeasible.throughput_gib_s.unwrap(), 12.75);
@@ -87,8 +92,12 @@ fn the_model_gives_the_end_points_of_the_papers_figure_5() {
 
 #[test]
 fn redundancy_is_in_the_model() {
-    let with = |redundancy: &str| of(&format!("throughput=\"12 GiB/s\"\n{redundancy}"), "throughput=\"0.5 GiB/s\"").best.unwrap();
-    for (redundancy, nodes) in [("copies=1", 24), ("copies=2", 48), ("copies=3", 72), ("parity=\"4+1\"", 30), ("parity=\"8+2\"", 30)] {
+    let with = |redundancy: &str| {
+        of(&format!("throughput=\"12 GiB/s\"\n{redundancy}"), "throughput=\"0.5 GiB/s\"").best.unwrap()
+    };
+    for (redundancy, nodes) in
+        [("copies=1", 24), ("copies=2", 48), ("copies=3", 72), ("parity=\"4+1\"", 30), ("parity=\"8+2\"", 30)]
+    {
         assert_eq!(with(redundancy).nodes, nodes, "{redundancy}");
     }
     // No two copies lie on one node, however fast it is.
@@ -170,7 +179,10 @@ fn suffices(target: &Target, rate: u64, more: i128, nodes: u64) -> bool {
     let divisor = target.link.map_or(1, |link| (link.get() * 1000.0).round() as i128);
     let loss = target.link.map_or(0, |_| i128::from(GIB) * 1000);
     let (nodes, rate) = (i128::from(nodes), i128::from(rate) + more);
-    let [left, right] = [nodes * (rate * of * divisor - remote * loss * stored), i128::from(target.throughput.get()) * divisor * stored];
+    let [left, right] = [
+        nodes * (rate * of * divisor - remote * loss * stored),
+        i128::from(target.throughput.get()) * divisor * stored,
+    ];
     if more > 0 { left > right } else { left >= right }
 }
 
@@ -231,8 +243,10 @@ fn large_numbers_of_nodes_are_exact_too() {
 /// What N nodes of the model deliver, as the design has it.
 fn modelled(problem: &Problem, candidate: &Candidate, nodes: u64) -> f64 {
     let (target, rates) = (&problem.target, problem.rates.unwrap());
-    let [dataset, memory, ssd] = [target.dataset.unwrap(), candidate.memory, candidate.ssd].map(|size| size.get() as f64);
-    let [ingest, ssd_write, drain] = [rates.ingest, rates.ssd_write.unwrap(), rates.drain].map(|rate| rate.get() as f64);
+    let [dataset, memory, ssd] =
+        [target.dataset.unwrap(), candidate.memory, candidate.ssd].map(|size| size.get() as f64);
+    let [ingest, ssd_write, drain] =
+        [rates.ingest, rates.ssd_write.unwrap(), rates.drain].map(|rate| rate.get() as f64);
     let (r, all) = (target.redundancy.factor(), nodes as f64);
     let s = dataset / all;
     let time = if ssd == 0.0 {
@@ -310,7 +324,10 @@ fn the_best_nodes_are_the_cheapest_of_all_and_ties_have_an_order() {
         }
         let plan = answer.best.as_ref().unwrap();
         let (nodes, each) = (plan.nodes as f64, &problem.candidates[best.4]);
-        assert_eq!((plan.memory_total_gib, plan.ssd_total_gib), (nodes * each.memory.as_gib(), nodes * each.ssd.as_gib()));
+        assert_eq!(
+            (plan.memory_total_gib, plan.ssd_total_gib),
+            (nodes * each.memory.as_gib(), nodes * each.ssd.as_gib())
+        );
         near_floating(plan.throughput_gib_s.max(answer.target_gib_s), plan.throughput_gib_s);
         found += 1;
     }

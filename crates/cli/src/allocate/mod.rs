@@ -113,19 +113,8 @@ impl Arguments {
         if self.trace.is_empty() {
             self.reading.none_given("name one with --trace APP=TRACE")?;
         }
-        let is_page = |path: &Path| path.extension().is_some_and(|extension| extension == "html" || extension == "htm");
-        let Some(page) = self.page.as_deref() else { return Ok(()) };
-        if !is_page(page) {
-            return Err(Failure::Invalid(format!("{} is to be a page: let its name end in .html", page.display())));
-        }
-        let there = page.canonicalize().ok();
-        let read = [&self.file].into_iter().chain(&self.previous).chain(self.trace.iter().map(TraceOf::path));
-        match read.into_iter().any(|path| there.is_some() && path.canonicalize().ok() == there) {
-            true => {
-                Err(Failure::Invalid(format!("{} is read, and would be written over: name another", page.display())))
-            }
-            false => Ok(()),
-        }
+        let read = [&self.file].into_iter().chain(&self.previous).map(PathBuf::as_path);
+        source::check_page(self.page.as_deref(), read.chain(self.trace.iter().map(|trace| trace.path().as_path())))
     }
 
     /// The second step alone.

@@ -26,6 +26,7 @@ use crate::allocate;
 use crate::calibrate;
 use crate::mrc;
 use crate::plan;
+use crate::provision;
 use crate::simulate;
 
 const STYLES: Styles = Styles::styled()
@@ -100,6 +101,8 @@ enum Command {
     Price(plan::price::Arguments),
     /// Compute a closed form: burst, sizing, credits, rotation, interval
     Model(plan::model::Arguments),
+    /// Choose the nodes of a staging pool for a throughput, at the least cost
+    Provision(provision::Arguments),
     /// Share two levels of cache among applications, so that every SLO holds
     Allocate(allocate::Arguments),
     /// Draw the miss-ratio curve of a trace: what a cache of each size would miss
@@ -208,6 +211,7 @@ impl Cli {
             Command::Recommend(arguments) => arguments.run(),
             Command::Price(arguments) => arguments.run(),
             Command::Model(arguments) => arguments.run(),
+            Command::Provision(arguments) => arguments.run(),
             Command::Allocate(arguments) => arguments.run(),
             Command::Mrc(arguments) => arguments.run(),
             Command::Simulate(arguments) => arguments.run(),

@@ -132,11 +132,7 @@ pub fn cheapest(problem: &Problem, bytes_s: u64) -> Option<(usize, u64)> {
 }
 
 /// The same; `each` is told of every candidate.
-fn choose(
-    problem: &Problem,
-    bytes_s: u64,
-    mut each: impl FnMut(Option<Nodes>, Option<(u64, u128)>),
-) -> Option<Choice> {
+fn choose(problem: &Problem, bytes_s: u64, mut each: impl FnMut(Option<Nodes>, Option<(u64, u128)>)) -> Option<Choice> {
     let mut best: Option<Choice> = None;
     for (index, candidate) in problem.candidates.iter().enumerate() {
         let nodes = Nodes::of(problem, candidate);

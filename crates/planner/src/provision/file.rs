@@ -112,7 +112,12 @@ impl ProvisionFile {
         for (candidate, span) in &candidates {
             self.check_model(candidate, span, &target, rates.as_ref())?;
         }
-        Ok(Problem { target, rates, prices, candidates: candidates.into_iter().map(|(candidate, _)| candidate).collect() })
+        Ok(Problem {
+            target,
+            rates,
+            prices,
+            candidates: candidates.into_iter().map(|(candidate, _)| candidate).collect(),
+        })
     }
 
     fn refuse<T>(&self, span: Range<usize>, message: impl Into<String>) -> Result<T, ConfigError> {
@@ -130,7 +135,10 @@ impl ProvisionFile {
                 return self.refuse(none.span(), "the dataset is 0 B: write how much the application writes at once");
             }
             Some(much) if much.get_ref().get() > DATASET_MAX => {
-                return self.refuse(much.span(), "the dataset is above 1 EiB, more than any application writes: check the unit");
+                return self.refuse(
+                    much.span(),
+                    "the dataset is above 1 EiB, more than any application writes: check the unit",
+                );
             }
             dataset => dataset.as_ref().map(|dataset| *dataset.get_ref()),
         };
@@ -145,7 +153,12 @@ impl ProvisionFile {
             redundancy: self.redundancy(raw)?,
             nodes_max: match &raw.nodes_max {
                 Some(max) if !(1..=NODES_MAX).contains(max.get_ref()) => {
-                    return self.refuse(max.span(), format!("nodes_max is a number of nodes from 1 to {NODES_MAX}: write such a one, or leave it out"));
+                    return self.refuse(
+                        max.span(),
+                        format!(
+                            "nodes_max is a number of nodes from 1 to {NODES_MAX}: write such a one, or leave it out"
+                        ),
+                    );
                 }
                 max => max.as_ref().map_or(NODES_MAX, |max| *max.get_ref()),
             },
@@ -158,11 +171,17 @@ impl ProvisionFile {
             (Some(throughput), None) => (*throughput.get_ref(), throughput.span()),
             (None, Some(time)) => {
                 let Some(dataset) = dataset else {
-                    return self.refuse(time.span(), "the target has a time and no dataset: add dataset = \"450 GiB\", what is written in that time");
+                    return self.refuse(
+                        time.span(),
+                        "the target has a time and no dataset: add dataset = \"450 GiB\", what is written in that time",
+                    );
                 };
                 let nanoseconds = time.get_ref().0.as_nanos();
                 if time.get_ref().0 == Duration::ZERO {
-                    return self.refuse(time.span(), "the time is zero: write what the application tolerates, such as \"5 min\"");
+                    return self.refuse(
+                        time.span(),
+                        "the time is zero: write what the application tolerates, such as \"5 min\"",
+                    );
                 }
                 // Rounded up: what is a byte a second too slow is too late.
                 let rate = (u128::from(dataset.get()) * 1_000_000_000).div_ceil(nanoseconds);
@@ -172,7 +191,10 @@ impl ProvisionFile {
                 return self.refuse(time.span(), "the target has a throughput and a time: remove one of the two");
             }
             (None, None) => {
-                return self.refuse(target.span(), "the target has no throughput: add throughput = \"15 GiB/s\", or dataset and time");
+                return self.refuse(
+                    target.span(),
+                    "the target has no throughput: add throughput = \"15 GiB/s\", or dataset and time",
+                );
             }
         };
         self.check_rate(throughput, span, "the target")?;
@@ -202,11 +224,13 @@ impl ProvisionFile {
             (None, None) => Ok(Redundancy::Copies(1)),
             (Some(copies), None) => match *copies.get_ref() {
                 copies @ 1..=REDUNDANCY_MAX => Ok(Redundancy::Copies(copies)),
-                _ => self.refuse(copies.span(), format!("copies is a number from 1 to {REDUNDANCY_MAX}: write such a one")),
+                _ => self
+                    .refuse(copies.span(), format!("copies is a number from 1 to {REDUNDANCY_MAX}: write such a one")),
             },
             (None, Some(parity)) => {
                 let parts = parity.get_ref().split_once('+');
-                let number = |text: &str| text.trim().parse().ok().filter(|number| (1..=REDUNDANCY_MAX).contains(number));
+                let number =
+                    |text: &str| text.trim().parse().ok().filter(|number| (1..=REDUNDANCY_MAX).contains(number));
                 match parts.and_then(|(data, parity)| Some((number(data)?, number(parity)?))) {
                     Some((data, parity)) => Ok(Redundancy::Parity { data, parity }),
                     None => self.refuse(
@@ -241,7 +265,10 @@ impl ProvisionFile {
         if let Some(grid) = &self.raw.grid {
             let raw = grid.get_ref();
             if raw.memory.len().saturating_mul(raw.ssd.len()).saturating_add(candidates.len()) > CANDIDATES_MAX {
-                return self.refuse(grid.span(), format!("the grid has more than {CANDIDATES_MAX} candidates: write fewer sizes"));
+                return self.refuse(
+                    grid.span(),
+                    format!("the grid has more than {CANDIDATES_MAX} candidates: write fewer sizes"),
+                );
             }
             let pairs = raw.memory.iter().flat_map(|memory| raw.ssd.iter().map(|ssd| (*memory, *ssd)));
             // A grid from nothing on has one pair that is no node.
@@ -254,7 +281,8 @@ impl ProvisionFile {
         }
         for (candidate, span) in &candidates {
             if candidate.memory == Bytes::ZERO && candidate.ssd == Bytes::ZERO {
-                return self.refuse(span.clone(), "the candidate lends nothing: add memory = \"2 GiB\" or ssd = \"4 GiB\"");
+                return self
+                    .refuse(span.clone(), "the candidate lends nothing: add memory = \"2 GiB\" or ssd = \"4 GiB\"");
             }
             if candidate.memory.get().max(candidate.ssd.get()) > SIZE_MAX {
                 return self.refuse(span.clone(), "the candidate has more than 1 PiB of memory or SSD: check the unit");
@@ -279,7 +307,9 @@ impl ProvisionFile {
             if let (Some((_, span)), None) = (lends, price) {
                 return self.refuse(
                     span.clone(),
-                    format!("the candidate has {name} without a price: add {name}_gib_usd to [price], what a GiB costs"),
+                    format!(
+                        "the candidate has {name} without a price: add {name}_gib_usd to [price], what a GiB costs"
+                    ),
                 );
             }
         }
@@ -298,8 +328,12 @@ impl ProvisionFile {
             return Ok(());
         }
         let message = match (rates, target.dataset) {
-            (None, _) => "the candidate has no throughput: measure it, or add [node] with ingest, ssd_write and drain, of which it is modelled",
-            (_, None) => "the throughput of the candidate is modelled from [node], which needs to know how much is written: add dataset = \"450 GiB\" to [target]",
+            (None, _) => {
+                "the candidate has no throughput: measure it, or add [node] with ingest, ssd_write and drain, of which it is modelled"
+            }
+            (_, None) => {
+                "the throughput of the candidate is modelled from [node], which needs to know how much is written: add dataset = \"450 GiB\" to [target]"
+            }
             (Some(rates), _) if candidate.ssd > Bytes::ZERO && rates.ssd_write.is_none() => {
                 "the throughput of the candidate is modelled from [node], which does not say how fast its SSD is: add ssd_write = \"500 MiB/s\""
             }

@@ -12,7 +12,7 @@ mod file;
 mod nodes;
 mod problem;
 
-pub use answer::{Considered, Infeasible, NodePlan, Provision, TradeOff, Verdict, cheapest};
+pub use answer::{Considered, Infeasible, NodePlan, Plan, Provision, TradeOff, Verdict, cheapest};
 pub use file::ProvisionFile;
 pub use nodes::Nodes;
 pub use problem::{

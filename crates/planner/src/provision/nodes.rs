@@ -159,7 +159,8 @@ impl Nodes {
                     let (delivered, scale) = self.exact(nodes, rate);
                     (delivered.div_euclid(scale), nodes)
                 };
-                let (bytes_s, nodes) = self.around(peak).map(value).max_by_key(|(bytes_s, nodes)| (*bytes_s, !nodes))?;
+                let (bytes_s, nodes) =
+                    self.around(peak).map(value).max_by_key(|(bytes_s, nodes)| (*bytes_s, !nodes))?;
                 (nodes, u64::try_from(bytes_s).ok()?)
             }
             Throughput::Modelled(_) => {

@@ -171,9 +171,8 @@ impl Prices {
     pub(super) fn cost(&self, candidate: &Candidate, nodes: u64) -> u128 {
         // At most 2²⁴ nodes × 2⁵⁰ bytes × 2⁵⁰ × 10⁻⁹ USD, three times.
         let of = |bytes: u64, price: u64| u128::from(bytes) * u128::from(price);
-        let node = of(candidate.memory.get(), self.memory_gib)
-            + of(candidate.ssd.get(), self.ssd_gib)
-            + of(GIB, self.node);
+        let node =
+            of(candidate.memory.get(), self.memory_gib) + of(candidate.ssd.get(), self.ssd_gib) + of(GIB, self.node);
         u128::from(nodes) * node
     }
 
