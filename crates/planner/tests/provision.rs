@@ -203,7 +203,7 @@ fn no_fewer_measured_nodes_suffice() {
         let exact = all.clone().find(|nodes| suffices(&target, rate, 0, *nodes));
         assert!(exact.is_none_or(|exact| least.is_some_and(|least| least <= exact)));
         let most = all.map(|count| nodes.delivered_bytes_s(count)).fold(0.0, f64::max);
-        match nodes.most() {
+        match nodes.most(0) {
             Some((count, bytes_s)) => {
                 assert!((bytes_s as f64 - most).abs() <= 1.0 + most * 1e-12, "{target:?}: {bytes_s}, expected {most}");
                 assert!(nodes.delivered_bytes_s(count) >= bytes_s as f64 * (1.0 - 1e-12));
@@ -230,7 +230,7 @@ fn large_numbers_of_nodes_are_exact_too() {
         let problem = Problem { target, rates: None, prices: Prices::default(), candidates: vec![candidate] };
         let nodes = Nodes::of(&problem, &candidate).unwrap();
         // At the most that they deliver the equation has one root, where floating point is at its worst.
-        let Some((_, most)) = nodes.most() else { continue };
+        let Some((_, most)) = nodes.most(0) else { continue };
         for bytes_s in [target.throughput.get().min(most), most, most - most / 1_000_000_007] {
             let asked = Target { throughput: Bandwidth::new(bytes_s), ..target };
             let least = nodes.least(bytes_s).expect("no more than the most is feasible");

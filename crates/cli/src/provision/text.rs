@@ -66,15 +66,13 @@ pub fn notes(answer: &Provision) -> Vec<String> {
     notes
 }
 
-/// Candidates, the cheapest first; those that are too slow are the last, the fastest first.
+/// Candidates, the cheapest first; those that are too slow are the last.
 pub fn candidates(answer: &Provision, most: usize) -> Table {
     let mut all: Vec<&Considered> = answer.considered.iter().collect();
-    let verdict = |one: &Considered| u8::from(one.verdict != Verdict::Best);
+    let is_other = |one: &Considered| one.verdict != Verdict::Best;
     all.sort_by(|one, other| {
         let cost = |of: &Considered| of.cost_usd.unwrap_or(f64::MAX);
-        let slow = |of: &Considered| if of.feasible { 0.0 } else { -of.throughput_gib_s };
-        let by_cost = cost(one).total_cmp(&cost(other));
-        by_cost.then(verdict(one).cmp(&verdict(other))).then(slow(one).total_cmp(&slow(other)))
+        cost(one).total_cmp(&cost(other)).then(is_other(one).cmp(&is_other(other)))
     });
     let row = |one: &&Considered| {
         let verdict = match (one.verdict, one.more_usd) {
@@ -87,7 +85,7 @@ pub fn candidates(answer: &Provision, most: usize) -> Table {
             size(one.memory_gib),
             size(one.ssd_gib),
             one.nodes.map_or_else(|| "none".to_owned(), |nodes| nodes.to_string()),
-            rate(one.throughput_gib_s),
+            one.throughput_gib_s.map_or_else(|| "none".to_owned(), rate),
             one.cost_usd.map_or_else(|| "none".to_owned(), cost),
             verdict,
         ]

@@ -83,8 +83,8 @@ pub struct Considered {
     pub verdict: Verdict,
     /// The least number of nodes; null if none suffices.
     pub nodes: Option<u64>,
-    /// What they take in together; of one that is too slow the most that any number does.
-    pub throughput_gib_s: f64,
+    /// What they take in together.
+    pub throughput_gib_s: Option<f64>,
     /// What they cost together.
     pub cost_usd: Option<f64>,
     /// How much more than the best.
@@ -124,28 +124,42 @@ struct Choice {
     cost: u128,
 }
 
+impl Choice {
+    /// What the best one has least of, in this order; of equal ones the first of the file is the best.
+    fn order(&self, problem: &Problem) -> impl Ord + use<> {
+        let of = &problem.candidates[self.index];
+        (self.cost, self.nodes, of.memory, of.ssd, self.index)
+    }
+
+    fn of(problem: &Problem, index: usize, bytes_s: u64) -> Option<Self> {
+        let candidate = &problem.candidates[index];
+        let nodes = Nodes::of(problem, candidate)?.least(bytes_s)?;
+        Some(Self { index, nodes, cost: problem.prices.cost(candidate, nodes) })
+    }
+
+    /// Whether a candidate cannot cost less: even without what links cost, that many of it cost more.
+    fn outdoes(&self, problem: &Problem, candidate: &Candidate, bytes_s: u64) -> bool {
+        let nodes = Nodes::of(problem, candidate);
+        nodes.is_none_or(|nodes| problem.prices.cost(candidate, nodes.at_least(bytes_s)) > self.cost)
+    }
+}
+
 /// The cheapest nodes for a throughput: the candidate's index and the number of nodes. Of those that cost the same the fewest nodes, then
 /// the least memory, then the least SSD, then the first of the file.
 #[must_use]
 pub fn cheapest(problem: &Problem, bytes_s: u64) -> Option<(usize, u64)> {
-    choose(problem, bytes_s, |_, _| {}).map(|choice| (choice.index, choice.nodes))
+    choose(problem, bytes_s, None).map(|choice| (choice.index, choice.nodes))
 }
 
-/// The same; `each` is told of every candidate.
-fn choose(problem: &Problem, bytes_s: u64, mut each: impl FnMut(Option<Nodes>, Option<(u64, u128)>)) -> Option<Choice> {
-    let mut best: Option<Choice> = None;
+/// The same; `near`: a candidate that is likely cheap, so that others need not be looked at more closely.
+fn choose(problem: &Problem, bytes_s: u64, near: Option<usize>) -> Option<Choice> {
+    let mut best = near.and_then(|index| Choice::of(problem, index, bytes_s));
     for (index, candidate) in problem.candidates.iter().enumerate() {
-        let nodes = Nodes::of(problem, candidate);
-        let least = nodes.and_then(|nodes| nodes.least(bytes_s));
-        let with_cost = least.map(|least| (least, problem.prices.cost(candidate, least)));
-        each(nodes, with_cost);
-        let Some((nodes, cost)) = with_cost else { continue };
-        let order = |choice: &Choice| {
-            let of = &problem.candidates[choice.index];
-            (choice.cost, choice.nodes, of.memory, of.ssd)
-        };
-        let choice = Choice { index, nodes, cost };
-        if best.as_ref().is_none_or(|best| order(&choice) < order(best)) {
+        if best.is_some_and(|best| best.outdoes(problem, candidate, bytes_s)) {
+            continue;
+        }
+        let Some(choice) = Choice::of(problem, index, bytes_s) else { continue };
+        if best.is_none_or(|best| choice.order(problem) < best.order(problem)) {
             best = Some(choice);
         }
     }
@@ -158,25 +172,12 @@ impl Provision {
     pub fn of(problem: &Problem) -> Self {
         let target = &problem.target;
         let bytes_s = target.throughput.get();
-        let mut considered = Vec::with_capacity(problem.candidates.len());
-        let mut costs = Vec::with_capacity(problem.candidates.len());
-        let best = choose(problem, bytes_s, |nodes, least| {
-            let candidate = &problem.candidates[considered.len()];
-            considered.push(Considered::new(candidate, nodes, least));
-            costs.push(least.map(|(_, cost)| cost));
-        });
-        if let Some(best) = best {
-            for (index, (one, cost)) in considered.iter_mut().zip(costs).enumerate() {
-                let Some(cost) = cost else { continue };
-                one.more_usd = Some(Prices::usd(cost - best.cost));
-                one.verdict = match (index == best.index, cost == best.cost) {
-                    (true, _) => Verdict::Best,
-                    (false, true) => Verdict::AsDear,
-                    (false, false) => Verdict::Dearer,
-                };
-            }
-        }
-        let infeasible = best.is_none().then(|| Infeasible::of(problem, &considered));
+        let choices: Vec<Option<Choice>> =
+            (0..problem.candidates.len()).map(|index| Choice::of(problem, index, bytes_s)).collect();
+        let best = choices.iter().flatten().copied().min_by_key(|choice| choice.order(problem));
+        let of = |(candidate, choice)| Considered::of(problem, candidate, choice, best);
+        let considered = problem.candidates.iter().zip(choices).map(of).collect();
+        let most = best.is_none().then(|| most(problem));
         Self {
             best: best.map(|best| Plan::of(problem, best)),
             considered,
@@ -186,8 +187,8 @@ impl Provision {
             link_divisor: target.link.map(super::problem::LinkDivisor::get),
             redundancy: target.redundancy.to_string(),
             redundancy_ratio: target.redundancy.factor(),
-            trade_off: trade_off(problem, best),
-            infeasible,
+            trade_off: trade_off(problem, best, most.map(|most| most.map_or(0, |(_, bytes_s)| bytes_s))),
+            infeasible: most.map(|most| Infeasible::of(problem, most)),
         }
     }
 }
@@ -212,30 +213,39 @@ impl Plan {
 }
 
 impl Considered {
-    /// One that is not compared yet.
-    fn new(candidate: &Candidate, nodes: Option<Nodes>, least: Option<(u64, u128)>) -> Self {
-        let bytes_s = match (nodes, least) {
-            (Some(nodes), Some((least, _))) => nodes.delivered_bytes_s(least),
-            (Some(nodes), None) => nodes.most().map_or(0.0, |(_, most)| most as f64),
-            (None, _) => 0.0,
+    fn of(problem: &Problem, candidate: &Candidate, choice: Option<Choice>, best: Option<Choice>) -> Self {
+        let of_choice = choice.zip(Nodes::of(problem, candidate));
+        let verdict = match (choice, best) {
+            (Some(choice), Some(best)) if choice.index == best.index => Verdict::Best,
+            (Some(choice), Some(best)) if choice.cost == best.cost => Verdict::AsDear,
+            (Some(_), _) => Verdict::Dearer,
+            (None, _) => Verdict::TooSlow,
         };
         Self {
             memory_gib: candidate.memory.as_gib(),
             ssd_gib: candidate.ssd.as_gib(),
-            feasible: least.is_some(),
-            verdict: Verdict::TooSlow,
-            nodes: least.map(|(least, _)| least),
-            throughput_gib_s: bytes_s / GIB,
-            cost_usd: least.map(|(_, cost)| Prices::usd(cost)),
-            more_usd: None,
+            feasible: choice.is_some(),
+            verdict,
+            nodes: choice.map(|choice| choice.nodes),
+            throughput_gib_s: of_choice.map(|(choice, nodes)| nodes.delivered_bytes_s(choice.nodes) / GIB),
+            cost_usd: choice.map(|choice| Prices::usd(choice.cost)),
+            more_usd: choice.zip(best).map(|(choice, best)| Prices::usd(choice.cost - best.cost)),
         }
     }
 }
 
+/// The most bytes a second that any candidate's nodes deliver.
+fn most(problem: &Problem) -> Option<(&Candidate, u64)> {
+    problem.candidates.iter().fold(None, |most, candidate| {
+        let above = most.map_or(0, |(_, bytes_s)| bytes_s);
+        let more = Nodes::of(problem, candidate).and_then(|nodes| nodes.most(above));
+        more.map(|(_, bytes_s)| (candidate, bytes_s)).or(most)
+    })
+}
+
 impl Infeasible {
-    fn of(problem: &Problem, considered: &[Considered]) -> Self {
-        let most = considered.iter().max_by(|one, other| one.throughput_gib_s.total_cmp(&other.throughput_gib_s));
-        let Some((most, nearest)) = most.and_then(|most| Some((most, feasible(most.throughput_gib_s * GIB)?))) else {
+    fn of(problem: &Problem, most: Option<(&Candidate, u64)>) -> Self {
+        let Some((candidate, nearest)) = most.and_then(|(of, bytes_s)| Some((of, feasible(bytes_s)?))) else {
             let reason = "no number of nodes takes in anything: allow more nodes, or measure link_divisor again";
             return Self { reason: reason.to_owned(), throughput_gib_s: None };
         };
@@ -243,28 +253,32 @@ impl Infeasible {
         let reason = format!(
             "no number of nodes takes in {wanted:.3} GiB/s: the nearest target that is feasible is \"{nearest} GiB/s\", with {} of memory and \
              {} of SSD a node",
-            Bytes::new((most.memory_gib * GIB) as u64),
-            Bytes::new((most.ssd_gib * GIB) as u64)
+            candidate.memory, candidate.ssd
         );
         Self { reason, throughput_gib_s: Some(nearest) }
     }
 }
 
 /// A rate in GiB/s that can be written into a file, and is no higher than so many bytes a second.
-fn feasible(bytes_s: f64) -> Option<f64> {
+fn feasible(bytes_s: u64) -> Option<f64> {
     /// Of a GiB/s.
     const MILLIONTH: f64 = 1e6;
-    let rounded = (bytes_s / GIB * MILLIONTH).floor() / MILLIONTH;
+    let rounded = (bytes_s as f64 / GIB * MILLIONTH).floor() / MILLIONTH;
     (rounded > 0.0).then_some(rounded)
 }
 
 /// What is feasible stays so with a lower target, and with no more nodes, so no cost of the curve is above the one before it.
-fn trade_off(problem: &Problem, best: Option<Choice>) -> Vec<TradeOff> {
+/// `most`: no nodes deliver more, if that is known.
+fn trade_off(problem: &Problem, best: Option<Choice>, most: Option<u64>) -> Vec<TradeOff> {
+    let mut near = best.map(|best| best.index);
     let point = |longer: u32| {
         let throughput = problem.target.throughput.get();
         let bytes_s = (u128::from(throughput) * 100 / u128::from(100 + longer)).max(1) as u64;
-        let choice = choose(problem, bytes_s, |_, _| {})?;
-        let plan = Plan::of(problem, choice);
+        if most.is_some_and(|most| bytes_s > most) {
+            return None;
+        }
+        let choice = choose(problem, bytes_s, near)?;
+        near = Some(choice.index);
         Some(TradeOff {
             longer: f64::from(longer) / 100.0,
             time_s: problem.target.dataset.map(|dataset| dataset.get() as f64 / bytes_s as f64),
@@ -273,7 +287,7 @@ fn trade_off(problem: &Problem, best: Option<Choice>) -> Vec<TradeOff> {
                 0 => 0.0,
                 cost => 1.0 - choice.cost as f64 / cost as f64,
             }),
-            plan,
+            plan: Plan::of(problem, choice),
         })
     };
     LONGER.into_iter().filter_map(point).collect()

@@ -15,6 +15,8 @@ use super::problem::{Candidate, Mode, Problem, Rates, Redundancy};
 const TARGET_MAX: u64 = 1 << 60;
 /// Whole numbers beside a root that floating point may have missed.
 const BESIDE: u64 = 2;
+/// Candidates whose most differs by a smaller part than one in so many are equal.
+const SLIGHT: u64 = 1_000_000;
 /// Of a modelled time, for floating point.
 const TIME_ERROR: f64 = 1e-12;
 
@@ -149,35 +151,52 @@ impl Nodes {
         }
     }
 
-    /// The most bytes a second that any number of nodes delivers, and how many nodes that are; `None`: links cost everything.
+    /// Nodes of which even without what links cost no fewer deliver so many bytes a second. A bound that takes no root.
     #[must_use]
-    pub fn most(&self) -> Option<(u64, u64)> {
+    pub fn at_least(&self, bytes_s: u64) -> u64 {
+        let rate = match self.throughput {
+            Throughput::Measured(rate) => rate,
+            Throughput::Modelled(model) => model.rates.ingest.get(),
+        };
+        let nodes = bytes_s as f64 * self.redundancy.factor() / (rate + 1) as f64;
+        ((nodes * (1.0 - TIME_ERROR)) as u64).max(self.redundancy.nodes_min())
+    }
+
+    /// The most bytes a second that any number of nodes delivers, and how many nodes that are; `None`: no number delivers more than
+    /// `above`.
+    #[must_use]
+    pub fn most(&self, above: u64) -> Option<(u64, u64)> {
         let (nodes, bytes_s) = match self.throughput {
-            Throughput::Measured(rate) => {
-                let peak = if self.loss.0 == 0 { self.max } else { (self.offered(rate) / (2.0 * self.delta())) as u64 };
-                let value = |nodes: u64| {
-                    let (delivered, scale) = self.exact(nodes, rate);
-                    (delivered.div_euclid(scale), nodes)
-                };
-                let (bytes_s, nodes) =
-                    self.around(peak).map(value).max_by_key(|(bytes_s, nodes)| (*bytes_s, !nodes))?;
-                (nodes, u64::try_from(bytes_s).ok()?)
-            }
-            Throughput::Modelled(_) => {
-                // Whoever delivers more delivers less, too.
-                let (mut met, mut missed) = (0, TARGET_MAX);
-                let mut nodes = None;
-                while missed - met > 1 {
+            Throughput::Measured(rate) => self.most_measured(rate)?,
+            Throughput::Modelled(model) => {
+                // Whoever delivers more delivers less, too. Less than that is within what rates may mean beyond what they are.
+                let mut met = above + above / SLIGHT + 1;
+                // Nodes that only take in do no less.
+                self.most_measured(model.rates.ingest.get() + 1).filter(|(_, bytes_s)| *bytes_s >= met)?;
+                let mut nodes = self.least(met)?;
+                let mut missed = TARGET_MAX.max(met + 1);
+                while missed - met > 1 + met / SLIGHT / SLIGHT {
                     let middle = met + (missed - met) / 2;
                     match self.least(middle) {
-                        Some(least) => (met, nodes) = (middle, Some(least)),
+                        Some(least) => (met, nodes) = (middle, least),
                         None => missed = middle,
                     }
                 }
-                (nodes?, self.delivered_bytes_s(nodes?) as u64)
+                (nodes, self.delivered_bytes_s(nodes) as u64)
             }
         };
-        (bytes_s > 0).then_some((nodes, bytes_s))
+        (bytes_s > above).then_some((nodes, bytes_s))
+    }
+
+    /// The top of the parabola, at a whole number of nodes.
+    fn most_measured(&self, rate: u64) -> Option<(u64, u64)> {
+        let peak = if self.loss.0 == 0 { self.max } else { (self.offered(rate) / (2.0 * self.delta())) as u64 };
+        let value = |nodes: u64| {
+            let (delivered, scale) = self.exact(nodes, rate);
+            (delivered.div_euclid(scale), nodes)
+        };
+        let (bytes_s, nodes) = self.around(peak).map(value).max_by_key(|(bytes_s, nodes)| (*bytes_s, !nodes))?;
+        Some((nodes, u64::try_from(bytes_s).ok()?))
     }
 
     /// δ in bytes a second.
