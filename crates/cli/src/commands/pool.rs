@@ -1,6 +1,8 @@
 //! `surgetank pool`: a staging pool of one machine, how it is, and where its files are.
 
+mod calibrate;
 mod members;
+mod plan;
 mod scrub;
 pub mod shown;
 mod store;
@@ -32,6 +34,8 @@ use self::targets::MountStatus;
 use super::foreground::Running;
 use super::serve::notify;
 
+/// Benefactors of one process, at most.
+const BENEFACTORS_MAX: u32 = 64;
 /// Where a pool listens unless it is said.
 const LISTEN: &str = "127.0.0.1:7440";
 /// The port of a pool unless it is said.
@@ -74,6 +78,8 @@ enum Command {
     Revoke(token::Revoke),
     /// Make the certificates of a pool of several machines
     Certificates(token::Certificates),
+    /// Measure what provision needs to know of a node: rates, and the loss of a link
+    Calibrate(calibrate::Calibrate),
     /// Show the benefactors and files of a pool
     Status(Status),
     /// Wait until files of a mounted pool are replicated or drained
@@ -85,17 +91,21 @@ enum Command {
   surgetank pool up --benefactors 3 --memory '256 MiB'
   surgetank pool up --benefactors 4 --memory '1 GiB' --directory pool
   surgetank pool up --memory '1 GiB' --ssd '16 GiB' --ssd-directory /nvme/pool
+  surgetank pool up --plan plan.json --ssd-directory /nvme/pool
 
 It prints the pool's address. SIGTERM and SIGINT end it once everything that was closed is drained; a second one ends it at \
 once: what is not drained then and was in memory alone is lost. Names, what is drained and what is on SSD are there at the next \
 start, whatever ended this one. What a mount with --durable copies=N,media=ssd acknowledges is on SSD.")]
 struct Up {
     /// How many benefactors lend memory
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=i64::from(BENEFACTORS_MAX)))]
     benefactors: u32,
     /// Memory that each benefactor lends
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: Bytes,
+    /// Take benefactors, memory and SSD from what surgetank provision --json answered
+    #[arg(long, value_name = "PLAN.json", conflicts_with_all = ["benefactors", "memory", "ssd"])]
+    plan: Option<PathBuf>,
     /// SSD that each benefactor lends; what former runs have left on it is served without this flag, too [default: none]
     #[arg(long, value_name = "SIZE")]
     ssd: Option<Bytes>,
@@ -144,6 +154,7 @@ impl Arguments {
             Command::Token(token) => token.run(),
             Command::Revoke(revoke) => revoke.run(),
             Command::Certificates(certificates) => certificates.run(),
+            Command::Calibrate(calibrate) => calibrate.run(),
             Command::Status(status) => status.run(),
             Command::Wait(wait) => wait.run(),
         }
@@ -186,6 +197,7 @@ fn run_until_told(interrupt: &Interrupt, mut has_ended: impl FnMut() -> Option<S
 
 impl Up {
     fn run(&self) -> Result<(), Failure> {
+        let (benefactors, memory, ssd) = self.lent()?;
         self.running.begin()?;
         let interrupt = Interrupt::install()?;
         let config = local::Config {
@@ -193,9 +205,9 @@ impl Up {
             store: self.store.etcd()?,
             new_key: self.store.new_key,
             listen: self.listen.clone(),
-            benefactors: self.benefactors,
-            memory: self.memory,
-            ssd: self.ssd.unwrap_or(Bytes::ZERO),
+            benefactors,
+            memory,
+            ssd,
             ssd_directory: self.ssd_directory.clone(),
             forget_ssd: self.forget_ssd,
             scrub: self.scrub.config(),
@@ -206,8 +218,8 @@ impl Up {
         tell("lost before", &found.lost_before);
         tell("not drained when the pool ended last, but on SSD: they drain now", &found.on_ssd);
         pool.remarks().iter().for_each(|remark| output::note(&format!("surgetank: {remark}")));
-        if joined(&mut pool, self.benefactors as usize, &interrupt)? {
-            self.tell_how_to_mount(&pool)?;
+        if joined(&mut pool, benefactors as usize, &interrupt)? {
+            self.tell_how_to_mount(&pool, &config)?;
             run_until_told(&interrupt, || pool.has_ended())?;
         }
         drain(&pool, &interrupt)?;
@@ -220,8 +232,28 @@ impl Up {
         Err(Failure::Failed(format!("{} lost: let the pool drain before it ends", count(left.lost.len(), "file"))))
     }
 
-    fn tell_how_to_mount(&self, pool: &Local) -> Result<(), Failure> {
-        let (address, memory) = (pool.address(), self.memory);
+    /// Benefactors, and the memory and SSD of each.
+    fn lent(&self) -> Result<(u32, Bytes, Bytes), Failure> {
+        let Some(path) = &self.plan else {
+            return Ok((self.benefactors, self.memory, self.ssd.unwrap_or(Bytes::ZERO)));
+        };
+        let plan = plan::read(path)?;
+        let invalid = |why: String| Err(Failure::Invalid(format!("{}: {why}", path.display())));
+        let of_several = "surgetank pool benefactor --plan on each node";
+        match u32::try_from(plan.nodes) {
+            _ if plan.memory == Bytes::ZERO => invalid(format!(
+                "its nodes lend SSD alone, and benefactors of this command lend memory: start {of_several}"
+            )),
+            Ok(benefactors) if benefactors <= BENEFACTORS_MAX => Ok((benefactors, plan.memory, plan.ssd)),
+            _ => invalid(format!(
+                "it has {} nodes, and this command runs at most {BENEFACTORS_MAX} benefactors in one process: start {of_several}",
+                plan.nodes
+            )),
+        }
+    }
+
+    fn tell_how_to_mount(&self, pool: &Local, config: &local::Config) -> Result<(), Failure> {
+        let (address, memory) = (pool.address(), config.memory);
         let key = self.directory.join(surgetank_pool::security::files::KEY_FILE);
         let token = match self.directory == Path::new(shown::DIRECTORY) {
             true => String::new(),
@@ -229,11 +261,11 @@ impl Up {
         };
         output::print(&format!(
             "pool://{address}: {} {memory}{} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY{token}",
-            match self.benefactors {
+            match config.benefactors {
                 1 => "1 benefactor lends".to_owned(),
                 more => format!("{more} benefactors lend"),
             },
-            self.ssd.map(|ssd| format!(" and {ssd} of SSD")).unwrap_or_default()
+            if config.ssd > Bytes::ZERO { format!(" and {} of SSD", config.ssd) } else { String::new() }
         ))
     }
 }

@@ -15,7 +15,7 @@ use super::super::foreground::Running;
 use super::scrub::Scrub;
 use super::shown::{DIRECTORY, Shown};
 use super::store::Store;
-use super::{LISTEN, ask, managers, not_started, run_until_told};
+use super::{LISTEN, ask, managers, not_started, plan, run_until_told};
 
 /// Between two looks whether everything is drained.
 const DRAINED: Duration = Duration::from_secs(1);
@@ -53,6 +53,9 @@ pub struct Manager {
   surgetank pool benefactor --managers node1:7440 --memory '16 GiB' \\
       --ssd '200 GiB' --ssd-directory /nvme/pool \\
       --listen node3:7441 --domain rack2 --key key --certificates pki/node3
+  surgetank pool benefactor --managers node1:7440 --plan plan.json \\
+      --ssd-directory /nvme/pool --listen node4:7441 --domain rack3 \\
+      --key key --certificates pki/node4
 
 What is on its SSD is served and drained by its next start with the same directory. SIGTERM and SIGINT end it once the pool has \
 nothing to drain; a second one ends it at once: what it has in memory is lost then, and made again from copies on other benefactors.")]
@@ -61,11 +64,14 @@ pub struct Benefactor {
     #[arg(long, value_name = "ADDRESSES")]
     managers: String,
     /// Memory that it lends; without it, it lends SSD alone
-    #[arg(long, value_name = "SIZE", required_unless_present_any = ["ssd", "leaving"])]
+    #[arg(long, value_name = "SIZE", required_unless_present_any = ["ssd", "leaving", "plan"])]
     memory: Option<Bytes>,
     /// SSD that it lends; what former runs have left in its directory is served without this flag, too
     #[arg(long, value_name = "SIZE", requires = "ssd_directory")]
     ssd: Option<Bytes>,
+    /// Take memory and SSD of one node from what surgetank provision --json answered
+    #[arg(long, value_name = "PLAN.json", conflicts_with_all = ["memory", "ssd"])]
+    plan: Option<PathBuf>,
     /// Where: the directory of this benefactor alone
     #[arg(long, value_name = "DIR")]
     ssd_directory: Option<PathBuf>,
@@ -153,10 +159,25 @@ impl Manager {
 }
 
 impl Benefactor {
+    /// Memory and SSD, as flags say it or a plan.
+    fn lent(&self) -> Result<(Option<Bytes>, Option<Bytes>), Failure> {
+        let Some(path) = &self.plan else { return Ok((self.memory, self.ssd)) };
+        let plan = plan::read(path)?;
+        let ssd = Some(plan.ssd).filter(|ssd| *ssd > Bytes::ZERO);
+        if ssd.is_some() && self.ssd_directory.is_none() {
+            return Err(Failure::Invalid(format!(
+                "{}: its nodes lend SSD, and nothing says where: add --ssd-directory",
+                path.display()
+            )));
+        }
+        Ok((Some(plan.memory), ssd))
+    }
+
     pub fn run(&self) -> Result<(), Failure> {
+        let lent = self.lent()?;
         self.running.begin()?;
         let interrupt = Interrupt::install()?;
-        let (memory, ssd) = if self.leaving { (None, None) } else { (self.memory, self.ssd) };
+        let (memory, ssd) = if self.leaving { (None, None) } else { lent };
         let memory = memory.filter(|memory| *memory > Bytes::ZERO);
         let config = BenefactorConfig {
             key: self.key.clone(),
