@@ -65,6 +65,12 @@ const ALLOCATION: &str = "slo=0.1\nsegment=\"1 MiB\"\nchange_max=0.5\nmargin=0.0
     mrc=[[\"1 MiB\",0.9],[\"20 MiB\",0.1]]\n\
     [[app]]\nname=\"y\"\nlevel1=\"a\"\nlevel2=[\"b\"]\nmrc=[[\"8 MiB\",0.5],[\"9 MiB\",0]]\n";
 
+/// The file of `provision`, with measured nodes.
+const NODES: &str = "[target]\nthroughput=\"15 GiB/s\"\nmode=\"in-job\"\nlink_divisor=100\nparity=\"4+1\"\nnodes_max=99\n\
+    [[candidate]]\nmemory=\"2 GiB\"\nssd=\"4 GiB\"\nthroughput=\"0.8 GiB/s\"\n\
+    [[candidate]]\nmemory=\"8 GiB\"\nthroughput=\"1 GiB/s\"\n\
+    [price]\nmemory_gib_usd=5\nssd_gib_usd=1\nnode_usd=0.5\n";
+
 const DEMANDS: &str = "demands_only=true\nserver.level2=[{name=\"b\",cache=\"9 B\"},{name=\"c\",cache=\"9 B\"}]\n\
     [[app]]\nname=\"x\"\nlevel2=[\"b\"]\ndemand=\"8 B\"\n\
     [[app]]\nname=\"y\"\nlevel2=[\"b\",\"c\"]\ndemand=\"9 B\"\n";
@@ -182,7 +188,7 @@ fn configurations() -> Vec<Seed> {
                    attach_latency = \"2 s\"\n[provider.local.types.fast]\nbandwidth = \"200 MiB/s\"\n\
                    [provider.local.faults]\nseed = 7\nfail_after = 0.25\n[device.data]\nbacking = \"1 GiB\"\n\
                    [device.data.caching]\ntype = \"fast\"\nsize = \"1 GiB\"\n";
-    texts(&[small, large, &uncommented, caching])
+    texts(&[small, large, &uncommented, caching, include_str!("../../scenarios/pool.toml"), NODES])
 }
 
 fn state() -> Vec<Seed> {

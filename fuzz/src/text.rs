@@ -21,6 +21,7 @@ use surgetank_model::{Bandwidth, Bytes, Iops};
 use surgetank_planner::allocation::{Allocation, AllocationFile, Placement, PreviousPlan, Scheme};
 use surgetank_planner::points::Points;
 use surgetank_planner::predict::Predictor;
+use surgetank_planner::provision::{NodePlan, Problem, Provision, ProvisionFile};
 use surgetank_planner::scenario::Scenario;
 use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::resume::{self, Lookup, Resume};
@@ -66,6 +67,29 @@ fn planner(text: &str) {
     if let Err(error) = CATALOG.with_file(&source) {
         one_line(&error);
     }
+    match ProvisionFile::parse(source).and_then(|file| file.problem()) {
+        Ok(problem) if problem.candidates.len() <= CANDIDATES_MAX => provision(&problem),
+        Ok(_) => {}
+        Err(error) => one_line(&error),
+    }
+}
+
+/// Of more candidates a run takes too long.
+const CANDIDATES_MAX: usize = 64;
+
+/// The nodes of a pool: they deliver the target, and a longer checkpoint costs no more.
+fn provision(problem: &Problem) {
+    let answer = Provision::of(problem);
+    assert_eq!(answer.best.is_some(), answer.infeasible.is_none());
+    if let Some(best) = &answer.best {
+        let missed = answer.target_gib_s - best.throughput_gib_s;
+        let allowed = answer.target_gib_s * 1e-6 + best.nodes as f64 * 1e-9;
+        assert!(missed <= allowed && best.nodes <= problem.target.nodes_max, "{best:?}");
+    }
+    assert!(answer.trade_off.is_sorted_by(|shorter, longer| longer.plan.cost_usd <= shorter.plan.cost_usd));
+    let document = serde_json::to_string(&answer).expect("an answer is JSON");
+    let plan = serde_json::from_str::<NodePlan>(&document);
+    assert_eq!(plan.ok().map(|plan| plan.nodes), answer.best.map(|best| best.nodes));
 }
 
 /// Of more applications a run takes too long.

@@ -11,6 +11,7 @@ mod etcd;
 #[path = "../../../pool/tests/pool/support/etcd_server.rs"]
 mod etcd_server;
 mod place;
+mod planned;
 mod ssd;
 
 use std::fs;

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use surgetank_model::Bandwidth;
-use surgetank_model::units::GIB;
+use surgetank_model::units::{GIB, MIB};
 
 use super::problem::{LinkDivisor, Mode};
 
@@ -64,7 +63,11 @@ impl Measured {
     /// Sections of the file of `provision`.
     #[must_use]
     pub fn sections(&self) -> String {
-        let rate = |bytes_s: f64| Bandwidth::new((bytes_s / 1024.0).round() as u64 * 1024);
+        // A rate is never zero.
+        let rate = |bytes_s: f64| match bytes_s / MIB as f64 {
+            mib_s if mib_s >= 10.0 => format!("{mib_s:.1} MiB/s"),
+            _ => format!("{:.0} B/s", bytes_s.max(1.0)),
+        };
         let mut text = format!("[target]\nmode = \"{}\"\n", self.mode.name());
         if let Some(link) = self.ingest.link {
             let _ = writeln!(text, "link_divisor = {}", link.get());

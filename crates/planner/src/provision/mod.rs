@@ -1,5 +1,5 @@
 //! `provision`: how many nodes of a staging pool take in a checkpoint as fast as an application wants, and which kind of node does it
-//! at the least cost (WLP12, section III).
+//! at the least cost (PVK11, section III).
 //!
 //! - [`ProvisionFile`]: the file, checked; the names in it are a contract;
 //! - [`Problem`]: what is asked, as values: target, rates of a node, prices, candidates;

@@ -1,6 +1,6 @@
 //! What equal nodes deliver together, and the least number of them for a throughput.
 //!
-//! N nodes deliver N·(T_H − (N−1)·δ) in-job and N·(T_H − N·δ) centre-wide, with δ = 1 ÷ D_link GiB/s (WLP12, equation 1). A measured T_H is
+//! N nodes deliver N·(T_H − (N−1)·δ) in-job and N·(T_H − N·δ) centre-wide, with δ = 1 ÷ D_link GiB/s (PVK11, equation 1). A measured T_H is
 //! a number, and N the lesser root of a quadratic equation, made whole and tested again in whole numbers. A modelled T_H depends on N:
 //! each node has a share of the dataset, and the fewer nodes, the more of it overflows.
 //!
