@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::place::{Place, Started, binary, done, refused, run, signal, until};
 
 /// Directories of a measurement, all of them empty.
-fn calibrate<'a>(place: &Place, more: &[&'a str]) -> std::process::Command {
+fn calibrate(place: &Place, more: &[&str]) -> std::process::Command {
     fs::create_dir(place.at("ssd")).unwrap();
     fs::create_dir(place.at("tmp")).unwrap();
     let mut command = binary();

@@ -300,20 +300,27 @@ impl ProvisionFile {
         let memory = price(|raw| &raw.memory_gib_usd)?;
         let ssd = price(|raw| &raw.ssd_gib_usd)?;
         let node = price(|raw| &raw.node_usd)?;
-        let size: [(&str, fn(&Candidate) -> Bytes, Option<f64>); 2] =
-            [("memory", |candidate| candidate.memory, memory), ("ssd", |candidate| candidate.ssd, ssd)];
-        for (name, size, price) in size {
-            let lends = candidates.iter().find(|(candidate, _)| size(candidate) > Bytes::ZERO);
-            if let (Some((_, span)), None) = (lends, price) {
-                return self.refuse(
-                    span.clone(),
-                    format!(
-                        "the candidate has {name} without a price: add {name}_gib_usd to [price], what a GiB costs"
-                    ),
-                );
-            }
-        }
+        self.check_price("memory", candidates, |candidate| candidate.memory, memory)?;
+        self.check_price("ssd", candidates, |candidate| candidate.ssd, ssd)?;
         Ok(Prices::new(memory.unwrap_or(0.0), ssd.unwrap_or(0.0), node.unwrap_or(0.0)))
+    }
+
+    /// What a candidate has needs a price.
+    fn check_price(
+        &self,
+        name: &str,
+        candidates: &[(Candidate, Range<usize>)],
+        size: fn(&Candidate) -> Bytes,
+        price: Option<f64>,
+    ) -> Result<(), ConfigError> {
+        let lends = candidates.iter().find(|(candidate, _)| size(candidate) > Bytes::ZERO);
+        match (lends, price) {
+            (Some((_, span)), None) => self.refuse(
+                span.clone(),
+                format!("the candidate has {name} without a price: add {name}_gib_usd to [price], what a GiB costs"),
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// A candidate that nobody has measured needs all that the model needs.
