@@ -174,7 +174,9 @@ fn what_is_infeasible_names_the_nearest_target_that_is_not() {
     assert_eq!(place.json(&[])["best"]["nodes"], 50);
     // Fewer nodes than the copies need are none.
     place.write("a.toml", FILE.replace("link_divisor = 100", "nodes_max = 2\ncopies = 3"));
-    assert!(place.refused(&[], 3).contains("no number of nodes takes in anything: allow more nodes"));
+    assert!(
+        place.refused(&[], 3).contains("no number of nodes up to nodes_max, 2, takes in anything: allow more nodes")
+    );
 }
 
 #[test]

@@ -70,6 +70,23 @@ fn what_is_measured_plans_a_pool_that_comes_up() {
 }
 
 #[test]
+fn runs_of_real_nodes_say_what_links_cost() {
+    let place = Place::new();
+    // 1.1 GiB/s a node, less 0.02 GiB/s for each other one.
+    let runs = ["--run", "1=1.1 GiB/s", "--run", "4 = 4.16 GiB/s", "--run", "16=12.8 GiB/s"];
+    let flags = ["pool", "calibrate", "--target", &place.text("target"), "--benefactors", "1", "--memory", "32 MiB"];
+    let told = done(&[&flags[..], &runs[..]].concat());
+    for part in ["# 16 nodes: 13107.2 MiB/s\n", "link_divisor = 50\n", "ingest = \"1126.4 MiB/s\"\n", "drain = \""] {
+        assert!(told.contains(part), "{part}\n{told}");
+    }
+    assert!(!told.contains("ssd_write"), "{told}");
+    for run in ["4", "0=1 GiB/s", "x=1 GiB/s", "4=7", "4=0 GiB/s"] {
+        let (code, told) = refused(&[&flags[..], &["--run", run]].concat());
+        assert!(code == 2 && told.contains("--run"), "{told}");
+    }
+}
+
+#[test]
 fn a_measurement_that_is_interrupted_leaves_nothing() {
     let place = Place::new();
     let mut command = calibrate(&place, &["--benefactors", "64", "--memory", "32 MiB"]);

@@ -245,13 +245,17 @@ fn most(problem: &Problem) -> Option<(&Candidate, u64)> {
 
 impl Infeasible {
     fn of(problem: &Problem, most: Option<(&Candidate, u64)>) -> Self {
+        let number = match problem.target.nodes_max {
+            NODES_MAX => "no number of nodes".to_owned(),
+            max => format!("no number of nodes up to nodes_max, {max},"),
+        };
         let Some((candidate, nearest)) = most.and_then(|(of, bytes_s)| Some((of, feasible(bytes_s)?))) else {
-            let reason = "no number of nodes takes in anything: allow more nodes, or measure link_divisor again";
-            return Self { reason: reason.to_owned(), throughput_gib_s: None };
+            let reason = format!("{number} takes in anything: allow more nodes, or measure link_divisor again");
+            return Self { reason, throughput_gib_s: None };
         };
         let wanted = problem.target.throughput.get() as f64 / GIB;
         let reason = format!(
-            "no number of nodes takes in {wanted:.3} GiB/s: the nearest target that is feasible is \"{nearest} GiB/s\", with {} of memory and \
+            "{number} takes in {wanted:.3} GiB/s: the nearest target that is feasible is \"{nearest} GiB/s\", with {} of memory and \
              {} of SSD a node",
             candidate.memory, candidate.ssd
         );

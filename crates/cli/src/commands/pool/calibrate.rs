@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
-use surgetank_model::Bytes;
-use surgetank_model::units::{MIB, Span};
-use surgetank_planner::provision::{Fitted, Measured, Mode, Run};
+use surgetank_model::units::{MIB, ParseUnitError, Span};
+use surgetank_model::{Bandwidth, Bytes};
+use surgetank_planner::provision::{Fitted, LinkDivisor, Measured, Mode, NODES_MAX, Run};
 use surgetank_pool::client::{self, Config, PoolClient};
 use surgetank_pool::local::{self, Local};
 use surgetank_pool_core::meta::Durability;
@@ -41,10 +41,13 @@ const SSD_LENT: Bytes = Bytes::from_mib(512);
   surgetank pool calibrate --target /scratch
   surgetank pool calibrate --target /scratch --ssd-directory /nvme \\
       --benefactors 8 --memory '1 GiB' > node.toml
+  surgetank pool calibrate --target /scratch \\
+      --run '1=1.1 GiB/s' --run '4=4.1 GiB/s' --run '16=14 GiB/s'
 
 It runs pools of 1 to --benefactors benefactors on this machine, writes files into each, and drains them to a directory of its own \
 below --target. It prints [target] and [node] for the file of surgetank provision. The loss of a link is that of this machine: its \
-benefactors share processors and memory. Everything that it writes is removed at its end, also after Ctrl-C; no measurement takes \
+benefactors share processors and memory. With --run, what pools of several machines took in says what a node takes in and what a \
+link costs. Everything that it writes is removed at its end, also after Ctrl-C; no measurement takes \
 longer than --within, and the room that it takes is what --memory of all benefactors is, at the target and in memory.")]
 pub struct Calibrate {
     /// A directory of the file system that the pool is to drain to
@@ -59,6 +62,9 @@ pub struct Calibrate {
     /// Memory that each lends while it is measured; most of it is written
     #[arg(long, value_name = "SIZE", default_value = "256 MiB")]
     memory: Bytes,
+    /// What a pool of N nodes took in with one copy, all of them written to at once: in place of pools here, for ingest and links
+    #[arg(long, value_name = "N=RATE", value_parser = run_of)]
+    run: Vec<Run>,
     /// Where nodes are to be: in-job or centre-wide
     #[arg(long, value_name = "MODE", default_value = Mode::InJob.name(), value_parser = mode())]
     mode: Mode,
@@ -73,6 +79,15 @@ pub struct Calibrate {
 fn mode() -> impl TypedValueParser<Value = Mode> {
     let named = |name: String| if name == Mode::CentreWide.name() { Mode::CentreWide } else { Mode::InJob };
     PossibleValuesParser::new([Mode::InJob, Mode::CentreWide].map(Mode::name)).map(named)
+}
+
+/// "4=4.1 GiB/s".
+fn run_of(text: &str) -> Result<Run, String> {
+    let example = "write a number of nodes and what they took in together, such as \"4=4.1 GiB/s\"";
+    let (nodes, rate) = text.split_once('=').ok_or(example)?;
+    let nodes = nodes.trim().parse().ok().filter(|nodes| (1..=NODES_MAX).contains(nodes)).ok_or(example)?;
+    let rate: Bandwidth = rate.trim().parse().map_err(|error: ParseUnitError| error.to_string())?;
+    Ok(Run { nodes, bytes_s: rate.get() as f64 })
 }
 
 /// What was measured.
@@ -192,7 +207,9 @@ impl Calibrate {
     fn measure(&self, places: &Places, interrupt: &Interrupt) -> Result<(Measured, Vec<Run>), Failure> {
         let runtime = Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
         let (mut runs, mut drains) = (Vec::new(), Vec::new());
-        for benefactors in 1..=self.benefactors {
+        // Where runs are given, pools here are for the drain alone.
+        let first = if self.run.is_empty() { 1 } else { self.benefactors };
+        for benefactors in first..=self.benefactors {
             output::note(&format!("surgetank: measuring {}", count(benefactors as usize, "benefactor")));
             let mut taken = Vec::new();
             for round in 0..ROUNDS {
@@ -216,6 +233,9 @@ impl Calibrate {
                 Some(median(rounds.collect::<Result<_, _>>()?))
             }
         };
+        if !self.run.is_empty() {
+            runs.clone_from(&self.run);
+        }
         let drain_bytes_s = median(drains);
         if drain_bytes_s <= 0.0 {
             return Err(Failure::Failed(format!(
@@ -371,7 +391,7 @@ fn answer(measured: &Measured, runs: &[Run]) -> Answer {
         ingest_mib_s: mib_s(measured.ingest.each_bytes_s),
         ssd_write_mib_s: measured.ssd_write_bytes_s.map(mib_s),
         drain_mib_s: mib_s(measured.drain_bytes_s),
-        link_divisor: measured.ingest.link.map(surgetank_planner::provision::LinkDivisor::get),
+        link_divisor: measured.ingest.link.map(LinkDivisor::get),
         mode: measured.mode.name(),
         runs: runs.iter().map(run).collect(),
         sections: measured.sections(),
@@ -381,12 +401,12 @@ fn answer(measured: &Measured, runs: &[Run]) -> Answer {
 /// The sections, with what they come from as comments.
 fn text(measured: &Measured, runs: &[Run]) -> String {
     let line = |run: &Run| {
-        let benefactors = count(usize::try_from(run.nodes).unwrap_or(usize::MAX), "benefactor");
-        format!("# {benefactors}: {:.1} MiB/s\n", mib_s(run.bytes_s))
+        let nodes = count(usize::try_from(run.nodes).unwrap_or(usize::MAX), "node");
+        format!("# {nodes}: {:.1} MiB/s\n", mib_s(run.bytes_s))
     };
     let seen = match measured.ingest.link {
         Some(_) => "",
-        None => "# more benefactors took in no less each: no loss of a link is seen\n",
+        None => "# more nodes took in no less each: no loss of a link is seen\n",
     };
     let lines: String = runs.iter().map(line).collect();
     format!("{lines}{seen}{}", measured.sections())
