@@ -211,6 +211,7 @@ fn state() -> Vec<Seed> {
         epoch: Some(epoch.to_string()),
         disposable: false,
         discarded: Some(epoch.to_string()),
+        missing: None,
     };
     // Journals are only made by opening one.
     let directory = tempfile::tempdir().expect("a directory");

@@ -257,6 +257,7 @@ mod tests {
             epoch: None,
             disposable: true,
             discarded: None,
+            missing: None,
         };
         journal.update(|state| state.rental = Some(rental.clone())).unwrap();
         let again = Journal::open(directory.path()).unwrap();
@@ -290,6 +291,7 @@ mod tests {
             epoch: None,
             disposable: false,
             discarded: None,
+            missing: None,
         };
         let booked = |state: &JournalState| {
             let times = |part: &Unbooked| (part.size.as_gib(), part.from_unix_ms, part.until_unix_ms);

@@ -27,6 +27,13 @@ impl Lag {
         self.created.max(self.known)
     }
 
+    /// How long ago a volume may have been looked for last, for the next look to go on from that one: an absence is told at least twice in
+    /// the time that it takes.
+    #[must_use]
+    pub fn gap(lag: Duration) -> Duration {
+        lag / 2
+    }
+
     /// How often one has to look at least, whatever is waited for; `None`: nothing has to be waited for.
     #[must_use]
     pub fn look_every(self) -> Option<Duration> {
@@ -43,20 +50,36 @@ impl Lag {
 pub struct Absence {
     /// The first and the last such answer.
     told: Option<(Instant, Instant)>,
+    /// For how long it had been said already when the first one came.
+    before: Duration,
 }
 
 impl Absence {
     /// The provider says now that it is not there, and may be wrong for so long. Whether it is believed: it is if it has said so
     /// for that long, and was asked at least twice in any such time.
     pub fn is_believed(&mut self, now: Instant, lag: Duration) -> bool {
-        let lasts = self.told.filter(|(_, last)| now.since(*last) <= lag / 2);
-        let (since, _) = *self.told.insert((lasts.map_or(now, |(since, _)| since), now));
-        now.since(since) >= lag
+        let lasts = self.told.filter(|(_, last)| now.since(*last) <= Lag::gap(lag));
+        if lasts.is_none() {
+            self.before = Duration::ZERO;
+        }
+        self.told = Some((lasts.map_or(now, |(since, _)| since), now));
+        self.lasts() >= lag
+    }
+
+    /// For how long that was said, with nothing else said in between.
+    #[must_use]
+    pub fn lasts(&self) -> Duration {
+        self.told.map_or(Duration::ZERO, |(since, last)| self.before + last.since(since))
+    }
+
+    /// It had been said for so long already when this process first asked, as another one has written down a short time before.
+    pub fn was_told_before(&mut self, before: Duration) {
+        self.before = before;
     }
 
     /// The provider says that it is there.
     pub fn ends(&mut self) {
-        self.told = None;
+        *self = Self::default();
     }
 }
 
@@ -78,5 +101,12 @@ mod tests {
         assert_eq!(believes(&[87, 102]), Some(false), "it was there in between");
         assert_eq!(believes(&[117]), Some(true));
         assert!(Absence::default().is_believed(at(0), Lag::NONE.known), "whose word counts is believed at once");
+        absence.ends();
+        assert!(!absence.is_believed(at(200), lag));
+        absence.was_told_before(Duration::from_secs(20));
+        let mut believes = |seconds: &[u64]| seconds.iter().map(|&at_s| absence.is_believed(at(at_s), lag)).last();
+        assert_eq!((believes(&[209]), believes(&[210])), (Some(false), Some(true)), "what was told before counts");
+        assert_eq!(believes(&[226, 241, 255]), Some(false), "unless nobody asked for too long");
+        assert_eq!(believes(&[256]), Some(true));
     }
 }

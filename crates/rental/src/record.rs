@@ -1,5 +1,7 @@
 //! What is durable about a rental, from before the volume is created until it is certain that it is gone.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use surgetank_model::Bytes;
 use surgetank_model::volume::VolumeId;
@@ -41,6 +43,18 @@ impl Slot {
     }
 }
 
+/// That the provider does not know a volume, or not all of a stripe, while that is not believed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Milliseconds since 1970 at which it said so first, with nothing else said since.
+    pub since_unix_ms: u64,
+    /// The same of the last time, or somewhat less: not every look is written down.
+    pub told_unix_ms: u64,
+    /// The members of a stripe that it did know.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub there: BTreeSet<VolumeId>,
+}
+
 /// A rented volume from before its creation until after its deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RentalRecord {
@@ -71,6 +85,9 @@ pub struct RentalRecord {
     /// Builds that do not know this field keep the volume, and ask the user again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discarded: Option<String>,
+    /// The provider does not know it. Builds that do not know this field wait anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<Missing>,
 }
 
 impl RentalRecord {

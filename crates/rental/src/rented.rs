@@ -36,6 +36,7 @@ pub fn rented(stage: RentalStage, disposable: bool) -> Rental {
         epoch: None,
         disposable,
         discarded: None,
+        missing: None,
     };
     Rental::new(config(), Slot::CACHE, Some(record))
 }

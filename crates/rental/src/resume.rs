@@ -119,7 +119,7 @@ fn in_use(rental: Option<&RentalRecord>, volume: &VolumeId, epoch: Epoch, lookup
     let rental = rental.filter(|rental| rental.volume.as_ref() == Some(volume)).cloned();
     let rental = rental.unwrap_or_else(|| adopted(lookup, volume));
     let epoch = Some(epoch.to_string());
-    RentalRecord { stage: RentalStage::Adopted, disposable: false, discarded: None, epoch, ..rental }
+    RentalRecord { stage: RentalStage::Adopted, disposable: false, discarded: None, missing: None, epoch, ..rental }
 }
 
 /// What can be said of a rental of which the journal knows nothing.
@@ -140,6 +140,7 @@ fn adopted(lookup: &Lookup, volume: &VolumeId) -> RentalRecord {
         epoch: None,
         disposable: false,
         discarded: None,
+        missing: None,
     }
 }
 
@@ -178,6 +179,7 @@ mod tests {
                 epoch: None,
                 disposable,
                 discarded: None,
+                missing: None,
             },
         )
     }

@@ -168,5 +168,6 @@ fn record(place: Slot, volume: &VolumeDescription, counts: bool) -> RentalRecord
         epoch: Some(token.clone()),
         disposable: !counts,
         discarded: (!counts).then_some(token),
+        missing: None,
     }
 }

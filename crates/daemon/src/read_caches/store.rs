@@ -121,6 +121,7 @@ mod tests {
             epoch: None,
             disposable: true,
             discarded: None,
+            missing: None,
         };
         for place in [2, 1] {
             store.write("local", Slot(place), Some(&record(place))).unwrap();

@@ -138,7 +138,8 @@ type Walked<T = ()> = Result<T, Pause>;
 /// What one of the two walks has learned, and what it waits for.
 #[derive(Clone, Debug, Default)]
 struct Walk {
-    known: Vec<(Ask, Answer)>,
+    /// Each answer and when it came: a walk that runs anew takes it again, and it is as old as it was.
+    known: Vec<(Ask, Answer, Instant)>,
     awaited: Option<(AskId, Ask)>,
     /// It wants to call the provider or to write the record, and another call or write is under way.
     queued: bool,
@@ -416,7 +417,7 @@ impl Rental {
             if walk.awaited.as_ref().is_some_and(|(awaited, _)| *awaited == id)
                 && let Some((_, ask)) = walk.awaited.take()
             {
-                walk.known.push((ask, answer.clone()));
+                walk.known.push((ask, answer.clone(), self.now));
                 wanted = true;
             }
         }

@@ -68,6 +68,7 @@ impl Rental {
                 epoch: None,
                 disposable: true,
                 discarded: None,
+                missing: None,
             };
             self.released = None;
             self.proved = None;
@@ -88,7 +89,7 @@ impl Rental {
         }
     }
 
-    fn draw(&mut self) -> Walked<([u8; 16], u64)> {
+    pub(super) fn draw(&mut self) -> Walked<([u8; 16], u64)> {
         match self.ask(Ask::Draw)? {
             Answer::Drawn { random, unix_ms } => Ok((random, unix_ms)),
             answer => Err(mixed_up(&answer)),

@@ -274,7 +274,7 @@ impl Rental {
         let on_record = self.volume();
         let is_another = |made: &VolumeId| on_record.as_ref() != Some(made) && self.names.may_be_there(made);
         if let Some(made) = self.names.made.clone().filter(is_another) {
-            self.note(|record| record.volume = Some(made))?;
+            self.note(|record| (record.volume, record.missing) = (Some(made), None))?;
             return Ok(true);
         }
         let list = Call::List { key: tag::TOKEN.to_owned(), value: token.clone() };
@@ -291,7 +291,7 @@ impl Rental {
         let Some(found) = found else { return Ok(false) };
         // The next listing may not show it, and a record that could not be written may be durable all the same.
         self.names.made = Some(found.id.clone());
-        self.note(|record| record.volume = Some(found.id))?;
+        self.note(|record| (record.volume, record.missing) = (Some(found.id), None))?;
         Ok(true)
     }
 

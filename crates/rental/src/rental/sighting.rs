@@ -1,12 +1,17 @@
 //! Whether a volume is there: the provider may not know one for a while that is.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use surgetank_model::volume::{VolumeDescription, VolumeId, VolumeState};
 use surgetank_model::{Absence, Instant, Lag};
 
 use crate::planted::{Bug, planted};
+use crate::record::Missing;
 use crate::stripe;
+
+/// Two clocks tell the same time if they differ by less, in milliseconds.
+const CLOCKS_MS: u64 = 1000;
 
 /// What is known of the volumes of a rental's token beside what is on record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +44,10 @@ pub(super) struct Sighting {
     /// know it.
     deleted: bool,
     absence: Absence,
+    /// The members of a stripe that were there nevertheless when that was told last.
+    there: BTreeSet<VolumeId>,
+    /// What an earlier process has written down of its absence has been looked at.
+    recalled: bool,
 }
 
 impl Sighting {
@@ -50,6 +59,8 @@ impl Sighting {
             seen: false,
             deleted: false,
             absence: Absence::default(),
+            there: BTreeSet::new(),
+            recalled: false,
         }))
     }
 
@@ -61,13 +72,42 @@ impl Sighting {
             self.deleted = volume.state == VolumeState::Deleting && (self.deleted || is_whole);
         }
         if is_whole {
-            self.seen = true;
+            (self.seen, self.recalled) = (true, true);
             self.absence.ends();
             return true;
+        }
+        let members = described.into_iter().flat_map(|volume| &volume.members);
+        let there: BTreeSet<VolumeId> = members.map(|member| member.id.clone()).collect();
+        if self.there != there {
+            // That a part is gone says nothing of the others.
+            self.absence.ends();
+            self.there = there;
         }
         // One that was not seen yet may have been made only now, by this process or the one before.
         let lag = if self.seen { lag.known } else { lag.longest() };
         self.absence.is_believed(now, lag) || self.deleted || planted(Bug::AbsenceBelieved)
+    }
+
+    /// It is not known, which is not believed: goes on from what is on record of that, and answers what is to be on record from now on, if it
+    /// is something else. `lag`: how long a process waits that has not seen the volume.
+    pub(super) fn note_missing(&mut self, record: Option<&Missing>, unix_ms: u64, lag: Duration) -> Option<Missing> {
+        let record = record.filter(|missing| missing.there == self.there);
+        // A clock that has stepped backwards proves nothing.
+        let ago = |then_ms: u64| unix_ms.checked_sub(then_ms).map(Duration::from_millis);
+        if !std::mem::replace(&mut self.recalled, true)
+            && let Some(missing) = record
+            && ago(missing.told_unix_ms).is_some_and(|ago| ago <= Lag::gap(lag))
+        {
+            self.absence.was_told_before(ago(missing.since_unix_ms).unwrap_or_default());
+        }
+        let lasts_ms = u64::try_from(self.absence.lasts().as_millis()).unwrap_or(u64::MAX);
+        let since_unix_ms = unix_ms.saturating_sub(lasts_ms);
+        let is_so = |missing: &Missing| {
+            since_unix_ms <= missing.since_unix_ms + CLOCKS_MS
+                && ago(missing.told_unix_ms).is_some_and(|ago| ago < Lag::gap(lag) / 2)
+        };
+        let there = self.there.clone();
+        (!record.is_some_and(is_so)).then_some(Missing { since_unix_ms, told_unix_ms: unix_ms, there })
     }
 
     /// The provider has accepted the deletion of all that is there of it.
@@ -87,9 +127,9 @@ mod tests {
     use super::*;
     use crate::ask::{Answer, Ask, Call};
     use crate::owner::OwnerRecord;
-    use crate::record::RentalStage;
-    use crate::rental::{Ended, Rental};
-    use crate::rented::{described, rented};
+    use crate::record::{RentalStage, Slot};
+    use crate::rental::{Config, Ended, Rental};
+    use crate::rented::{self, described, rented};
 
     /// A volume whose provider may lag, and which is at the moment not known.
     struct Cloud {
@@ -103,6 +143,8 @@ mod tests {
         lists: Vec<VolumeDescription>,
         /// Whether the state directory can be written.
         persists: bool,
+        /// When this process has begun, by the wall clock.
+        begun: Duration,
         calls: Vec<Call>,
     }
 
@@ -111,7 +153,17 @@ mod tests {
             let mut rental = rented(stage, true);
             rental.config.lag = Lag::CLOUD;
             let (changes, lists, calls) = (Change::Changed, Vec::new(), Vec::new());
-            Self { rental, now: Instant::ZERO, says: None, changes, lists, persists: true, calls }
+            let begun = Duration::from_secs(1_000_000);
+            Self { rental, now: Instant::ZERO, says: None, changes, lists, persists: true, begun, calls }
+        }
+
+        /// Ends the process, and begins another one after a while.
+        fn restarts(&mut self, after: Duration) {
+            self.begun += self.now.since(Instant::ZERO) + after;
+            (self.now, self.calls) = (Instant::ZERO, Vec::new());
+            let record = self.rental.record().cloned();
+            let config = Config { lag: Lag::CLOUD, ..rented::config() };
+            self.rental = Rental::new(config, Slot::CACHE, record);
         }
 
         /// Lets the rental act until it waits for so long, or has ended a step.
@@ -134,6 +186,10 @@ mod tests {
             match ask {
                 Ask::Persist(_) => Answer::Persisted(self.persists.then_some(()).ok_or_else(|| "full".to_owned())),
                 Ask::Owner => Answer::Owner(Ok(OwnerRecord::default())),
+                Ask::Draw => {
+                    let unix = self.begun + self.now.since(Instant::ZERO);
+                    Answer::Drawn { random: [0; 16], unix_ms: unix.as_millis() as u64 }
+                }
                 Ask::Provider(Call::Describe(id)) => {
                     let there = self.says.map(|state| described(state, Tags::new()));
                     Answer::Described(there.ok_or(ProviderError::NotFound(id)))
@@ -246,6 +302,53 @@ mod tests {
         assert_eq!(cloud.runs(Duration::from_secs(200)), Some(StepOutcome::Done), "none of both is there");
     }
 
+    /// After how long the deletion of a volume that is not known ends, if each process lives for so long and the next one begins so long
+    /// after it.
+    fn ends_after(
+        lives: Duration,
+        pause: Duration,
+        restarts: u32,
+        meanwhile: impl Fn(&mut Cloud, u32),
+    ) -> Option<Duration> {
+        let (mut cloud, mut before) = (Cloud::of(RentalStage::Deleting), Duration::ZERO);
+        for number in 0..restarts {
+            cloud.rental.begin(cloud.now, StepId(number.into()), Step::Delete, None);
+            if let Some(outcome) = cloud.runs(lives) {
+                assert_eq!(outcome, StepOutcome::Done);
+                return Some(before + cloud.now.since(Instant::ZERO));
+            }
+            meanwhile(&mut cloud, number);
+            before += cloud.now.since(Instant::ZERO) + pause;
+            cloud.restarts(pause);
+        }
+        None
+    }
+
+    #[test]
+    fn a_wait_for_a_volume_that_is_not_known_goes_on_after_a_restart() {
+        let seconds = Duration::from_secs;
+        let ends = |lives: u64, pause: u64| ends_after(seconds(lives), seconds(pause), 30, |_, _| {});
+        for (lives, pause) in [(100, 0), (20, 0), (20, 12), (3, 3)] {
+            let ended = ends(lives, pause).unwrap_or_else(|| panic!("lives of {lives} s, {pause} s between"));
+            assert!(ended >= seconds(60) && ended <= seconds(60 + pause + 1), "lives of {lives} s: {ended:?}");
+        }
+        assert_eq!(ends(20, 31), None, "nobody has looked for half of the time");
+        let ended = ends_after(seconds(20), seconds(1), 30, |cloud, number| {
+            if number == 1 {
+                cloud.says = Some(VolumeState::Detaching);
+                assert_eq!(cloud.runs(seconds(1)), None);
+                cloud.says = None;
+            }
+        });
+        assert!(ended.is_some_and(|ended| ended >= seconds(100)), "it was known in between: {ended:?}");
+        let ended = ends_after(seconds(20), seconds(1), 30, |cloud, number| {
+            if number == 1 {
+                cloud.begun -= seconds(3600);
+            }
+        });
+        assert!(ended.is_some_and(|ended| ended >= seconds(100)), "the clock was set back: {ended:?}");
+    }
+
     #[test]
     fn what_is_known_in_between_is_waited_for_anew() {
         let (mut sighting, there) = (None, described(VolumeState::Attached, Tags::new()));
@@ -255,6 +358,32 @@ mod tests {
         };
         assert!(at(0, true) && !at(10, false) && !at(25, false) && at(30, true));
         assert!(!at(39, false) && !at(54, false) && at(69, false), "30 s after it was not known any more");
+    }
+
+    #[test]
+    fn that_a_member_of_a_stripe_is_gone_says_nothing_of_the_others() {
+        let stripe = VolumeId("stripe:a+b".to_owned());
+        let members = vec![described(VolumeState::Available, Tags::new())];
+        let part = VolumeDescription { id: stripe.clone(), members, ..described(VolumeState::Available, Tags::new()) };
+        let mut sighting = None;
+        let mut at = |seconds: u64, part: Option<&VolumeDescription>| {
+            let now = Instant::ZERO + Duration::from_secs(seconds);
+            Sighting::of(&mut sighting, &stripe).is_believed(now, part, Lag::CLOUD)
+        };
+        assert!(!at(0, Some(&part)) && !at(30, Some(&part)) && at(60, Some(&part)));
+        assert!(!at(61, None) && !at(90, None) && !at(120, None) && at(121, None));
+        let noted = |part, record: Option<&Missing>, unix_ms| {
+            let mut sighting = None;
+            let sighting = Sighting::of(&mut sighting, &stripe);
+            sighting.is_believed(Instant::ZERO, part, Lag::CLOUD);
+            sighting.note_missing(record, unix_ms, Lag::CLOUD.longest())
+        };
+        let first = noted(Some(&part), None, 1_000_000).expect("it is written down");
+        assert_eq!(noted(Some(&part), Some(&first), 1_010_000), None, "the next process goes on");
+        let later = noted(Some(&part), Some(&first), 1_029_000).map(|missing| missing.since_unix_ms);
+        assert_eq!(later, Some(1_000_000));
+        let of_all = noted(None, Some(&first), 1_010_000).map(|missing| (missing.since_unix_ms, missing.there.len()));
+        assert_eq!(of_all, Some((1_010_000, 0)), "and begins anew where less is there");
     }
 
     #[test]

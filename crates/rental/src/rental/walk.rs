@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use surgetank_cache::{EngineStage, Epoch, Owner};
+use surgetank_model::Instant;
 use surgetank_model::volume::{Change, ProviderError, Transition, VolumeDescription, VolumeId};
 use surgetank_policy::Refusal;
 
@@ -12,6 +13,7 @@ use crate::ask::{Answer, Ask, AskId, Call, Command, Label, Obstacle, VolumeAsk};
 use crate::owner::{OwnerRecord, parse_epoch};
 use crate::planted::{Bug, planted};
 use crate::record::{RentalRecord, RentalStage, Slot};
+use crate::stripe;
 
 impl Rental {
     pub(super) fn emit(&mut self, ask: Ask) -> AskId {
@@ -46,10 +48,15 @@ impl Rental {
 
     /// The answer to an ask in this walk.
     pub(super) fn ask(&mut self, ask: Ask) -> Walked<Answer> {
-        if let Some((_, answer)) = self.walk().known.iter().find(|(known, _)| *known == ask) {
+        self.ask_and_when(ask).map(|(answer, _)| answer)
+    }
+
+    /// The same, and when it came.
+    fn ask_and_when(&mut self, ask: Ask) -> Walked<(Answer, Instant)> {
+        if let Some((_, answer, at)) = self.walk().known.iter().find(|(known, ..)| *known == ask) {
             return match answer.clone() {
                 Answer::EngineEnded(why) => Err(Pause::Refused(Refusal::Permanent(why))),
-                answer => Ok(answer),
+                answer => Ok((answer, *at)),
             };
         }
         let id = match (&ask, &self.call) {
@@ -110,18 +117,36 @@ impl Rental {
     /// What is known of a volume; `None`: it is certain that there is none. As long as it is not, it is waited for, and so it is when
     /// a part of it is not known.
     pub(super) fn describe(&mut self, id: &VolumeId) -> Walked<Option<VolumeDescription>> {
-        let described = match self.ask(Ask::Provider(Call::Describe(id.clone())))? {
+        let (answer, at) = self.ask_and_when(Ask::Provider(Call::Describe(id.clone())))?;
+        let described = match answer {
             Answer::Described(Ok(description)) => Some(description),
             Answer::Described(Err(ProviderError::NotFound(_))) => None,
             Answer::Described(Err(error)) => return Err(refused(error)),
             answer => return Err(mixed_up(&answer)),
         };
-        let (now, lag) = (self.now, self.config.lag);
-        if Sighting::of(&mut self.sighting, id).is_believed(now, described.as_ref(), lag) {
-            Ok(described)
-        } else {
-            Err(Pause::Wait)
+        let lag = self.config.lag;
+        let is_believed = Sighting::of(&mut self.sighting, id).is_believed(at, described.as_ref(), lag);
+        if described.as_ref().is_some_and(stripe::is_whole) {
+            self.note(|record| record.missing = None)?;
+        } else if !is_believed {
+            self.note_missing(id)?;
+            return Err(Pause::Wait);
         }
+        Ok(described)
+    }
+
+    /// Writes down that a volume is not known, so that the wait goes on in the next process should this one end meanwhile: one that is
+    /// restarted more often than a provider may lag would else wait for ever. Of a volume in use only its own look is told, which
+    /// a start repeats.
+    fn note_missing(&mut self, id: &VolumeId) -> Walked {
+        if self.lane == Lane::Outage {
+            return Ok(());
+        }
+        let (_, unix_ms) = self.draw()?;
+        let (lag, record) =
+            (self.config.lag.longest(), self.record.as_ref().and_then(|record| record.missing.as_ref()));
+        let noted = Sighting::of(&mut self.sighting, id).note_missing(record, unix_ms, lag);
+        noted.map_or(Ok(()), |missing| self.note(|record| record.missing = Some(missing)))
     }
 
     pub(super) fn change_state(&mut self, id: VolumeId, transition: Transition) -> Walked<Change> {
