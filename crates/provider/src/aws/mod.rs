@@ -11,7 +11,6 @@ mod ec2;
 mod errors;
 mod instance;
 mod login;
-mod looks;
 mod names;
 mod sign;
 mod volume;
@@ -29,6 +28,7 @@ use crate::account::takes_over;
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::Hidden;
 use crate::cloud::http::{Client, sentence};
+use crate::cloud::looks::Looks;
 use crate::cloud::rates::Turns;
 use crate::{
     Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
@@ -73,7 +73,7 @@ pub struct AwsProvider {
     login: Login,
     clock: Arc<dyn Clock>,
     turns: Turns,
-    looks: looks::Looks,
+    looks: Looks,
     names: Names,
     creations: Creations,
 }
@@ -108,7 +108,7 @@ impl AwsProvider {
         let ec2 = Ec2::new(client, Arc::clone(&clock));
         let login = Login::new(ec2.clone(), Arc::clone(&clock), &config)?;
         let turns = Turns::new("EC2", "[provider.aws]", config.reads_per_s, config.writes_per_s);
-        let (looks, names, creations) = (looks::Looks::default(), Names::default(), Creations::default());
+        let (looks, names, creations) = (Looks::default(), Names::default(), Creations::default());
         Ok(Self { config, ec2, login, clock, turns, looks, names, creations })
     }
 

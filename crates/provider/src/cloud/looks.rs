@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::whole_ms;
 use crate::{VolumeDescription, VolumeId, VolumeState};
 
-/// EC2 is asked for the same change no more often than this: creating and attaching take seconds.
+/// The same change is asked for no more often than this: creating and attaching take seconds.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// What was told of volumes a moment ago.

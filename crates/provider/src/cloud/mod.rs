@@ -1,10 +1,11 @@
 //! What the clients of clouds share: calls over HTTP with limits, rates, credentials that nobody prints, tokens that are renewed,
-//! metadata services, the place of the first use, refusals, changes that are on the way.
+//! metadata services, the place of the first use, refusals, changes that are on the way and how often they are looked at.
 
 pub mod command;
 pub mod failure;
 pub mod http;
 pub mod known;
+pub mod looks;
 pub mod metadata;
 pub mod place;
 pub mod rates;

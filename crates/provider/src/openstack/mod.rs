@@ -18,7 +18,9 @@ use ureq::http::{Method, StatusCode};
 pub use config::OpenStackConfig;
 
 use crate::account::takes_over;
+use crate::clock::{Clock, SystemClock};
 use crate::cloud::http::{Answer, Call, Client, encoded, sentence};
+use crate::cloud::looks::Looks;
 use crate::cloud::rates::Turns;
 use crate::cloud::{check_url, metadata};
 use crate::{
@@ -94,6 +96,7 @@ pub struct OpenStackProvider {
     keystone: Keystone,
     server: OnceLock<String>,
     turns: Turns,
+    looks: Looks,
 }
 
 impl OpenStackProvider {
@@ -114,7 +117,7 @@ impl OpenStackProvider {
         let keystone = Keystone::new(client.clone(), source, config.allow_plain, config.place_file.clone());
         let turns = Turns::new("its cloud", "[provider.openstack]", config.reads_per_s, config.writes_per_s);
         let server = config.server.clone().map_or_else(OnceLock::new, OnceLock::from);
-        Ok(Self { config, client, keystone, server, turns })
+        Ok(Self { config, client, keystone, server, turns, looks: Looks::default() })
     }
 
     /// The server that this machine is.
@@ -309,7 +312,9 @@ impl Provider for OpenStackProvider {
         let stays = self.elected(&name, &request.tags, Some(&made)).map_err(unknown)?.unwrap_or_else(|| made.clone());
         stays.check(request, gib)?;
         let change = if stays.id == made.id { Change::Changed } else { Change::Identity };
-        Ok((self.described(&stays).map_err(unknown)?, change))
+        let described = self.described(&stays).map_err(unknown)?;
+        self.looks.keep(&described, SystemClock.now_ms());
+        Ok((described, change))
     }
 
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
@@ -326,6 +331,7 @@ impl Provider for OpenStackProvider {
         if transition.decide(id, Some(state))? == Change::Identity {
             return Ok(Change::Identity);
         }
+        self.looks.forget(id);
         let (service, answer) = self.change(id, transition)?;
         if answer.status.is_success() {
             return Ok(Change::Changed);
@@ -369,9 +375,14 @@ impl Provider for OpenStackProvider {
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        if let Some(told) = self.looks.recent(id, SystemClock.now_ms()) {
+            return Ok(told);
+        }
         self.turns.take(Verb::Describe)?;
         let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
-        self.described(&volume)
+        let described = self.described(&volume)?;
+        self.looks.keep(&described, SystemClock.now_ms());
+        Ok(described)
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
@@ -399,6 +410,7 @@ impl Provider for OpenStackProvider {
         if is(key) == value && marks.iter().all(|(key, host)| is(key) == Some(*host)) {
             return Ok(Change::Identity);
         }
+        self.looks.forget(id);
         let path = format!("/volumes/{}/metadata", id.0);
         let answer = match value {
             Some(value) => {

@@ -90,6 +90,32 @@ fn the_contract_holds_against_openstack_itself() {
     contract::run(&Account(cloud.tenant()));
 }
 
+/// A boost begins with 10 calls, and one more for each second in which something is on the way.
+#[test]
+fn what_is_on_the_way_is_looked_at_once_a_second() {
+    let Some(cloud) = cloud() else { return };
+    let tenant = cloud.tenant();
+    let provider = tenant.open();
+    // A daemon has logged in and swept.
+    assert_eq!(provider.list(tag::OWNER, "a"), Ok(Vec::new()));
+    tenant.faults.lock().unwrap().seen.clear();
+    let begun = std::time::Instant::now();
+    let id = provider.create(&request("a")).unwrap().0.id;
+    reaches(&provider, &id, VolumeState::Available);
+    provider.attach(&id).unwrap();
+    reaches(&provider, &id, VolumeState::Attached);
+    provider.set_tag(&id, tag::DIRTY_EPOCH, Some("e")).unwrap();
+    let (seconds, seen) = (begun.elapsed().as_secs(), tenant.faults.lock().unwrap().seen.clone());
+    assert!(seen.len() as u64 <= 10 + seconds, "{seconds} s: {seen:?}");
+    let told = provider.describe(&id).unwrap();
+    assert_eq!(told.tags.get(tag::DIRTY_EPOCH).map(String::as_str), Some("e"), "what was changed shows at once");
+    provider.set_tag(&id, tag::DIRTY_EPOCH, None).unwrap();
+    provider.detach(&id).unwrap();
+    reaches(&provider, &id, VolumeState::Available);
+    provider.delete(&id).unwrap();
+    counts(&provider, "a", 0);
+}
+
 #[test]
 fn users_log_in_by_password_or_application_credential_and_wrong_ones_are_told_without_secrets() {
     let Some(cloud) = cloud() else { return };
@@ -127,6 +153,8 @@ fn a_refused_token_is_replaced_once_and_credentials_that_lead_elsewhere_are_refu
     let start = || config.open(Some(directory.path())).unwrap();
     let provider = start();
     let id = provider.create(&request("a")).unwrap().0.id;
+    // What is on the way is not asked for each time.
+    reaches(&*provider, &id, VolumeState::Available);
     let refuse = |times| {
         let mut faults = tenant.faults.lock().unwrap();
         faults.scripted.extend(std::iter::repeat_n(("GET", "/volumes/", Fault::Unauthorized), times));
