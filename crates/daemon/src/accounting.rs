@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use surgetank_model::cost::{Account, Cost, Rental};
-use surgetank_model::volume_type::Billing;
+use surgetank_model::volume_type::{BilledTime, Billing};
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy as policy;
 
@@ -47,8 +47,8 @@ pub struct Price {
     pub bandwidth: Bandwidth,
     /// USD per GiB and month; `None`: unknown.
     pub usd_per_gib_month: Option<f64>,
-    /// For how long a volume is billed at least.
-    pub billing_minimum: Duration,
+    /// How long a volume is billed for.
+    pub billed_time: BilledTime,
 }
 
 impl Price {
@@ -60,7 +60,7 @@ impl Price {
 
     /// USD for what is billed beyond the time for which a volume was rented, at its last size.
     fn rest(&self, size: Bytes, rented: Duration) -> Option<f64> {
-        let rest = self.billing_minimum.saturating_sub(rented);
+        let rest = self.billed_time.of(rented).saturating_sub(rented);
         self.usd_per_hour(size).map(|usd| usd * rest.as_secs_f64() / 3600.0)
     }
 
@@ -210,9 +210,9 @@ impl Accounts {
         }
     }
 
-    /// The caching volume is gone: the bill stops. It is for the least time that is billed at least.
-    pub fn end_rental(&mut self, now: Instant) {
-        let last = self.account.rentals().iter().rfind(|rental| rental.volume == CACHING);
+    /// The caching volume is gone: the bill stops, at the end of what is billed. `was_there`: it was, or may have been.
+    pub fn end_rental(&mut self, now: Instant, was_there: bool) {
+        let last = self.account.rentals().iter().rfind(|rental| rental.volume == CACHING && was_there);
         if let (Some(since), Some(last), Some(price)) = (self.rented, last, self.caching) {
             let before = self.taken_over.map_or(Duration::ZERO, |(_, lasted)| lasted);
             let rest = price.rest(last.size, before.saturating_add(now.since(since)));
@@ -248,7 +248,7 @@ impl Accounts {
         let price = self.caching?;
         let held = record.held().map(|(_, held)| held).sum();
         let last = record.held().last().map_or(Bytes::ZERO, |(size, _)| size);
-        let beyond = Totals { agbs: 0.0, usd: price.rest(last, held) };
+        let beyond = Totals { agbs: 0.0, usd: if record.was_there { price.rest(last, held) } else { Some(0.0) } };
         Some(record.held().fold(beyond, |sum, (size, held)| {
             let usd = price.usd_per_hour(size).map(|usd| usd * held.as_secs_f64() / 3600.0);
             Totals {
@@ -332,7 +332,7 @@ mod tests {
         let price = Price {
             bandwidth: Bandwidth::from_mib_s(100),
             usd_per_gib_month: None,
-            billing_minimum: Duration::from_secs(60),
+            billed_time: BilledTime { minimum: Duration::from_secs(60), ..BilledTime::default() },
         };
         let mut accounts = Accounts::new(at(0), Totals::default(), price, GIB, Some(price));
         assert_eq!(accounts.rental_cost(at(0)), None);
@@ -342,7 +342,7 @@ mod tests {
         let cost = accounts.rental_cost(at(4)).unwrap();
         assert_eq!((cost.agbs, cost.usd), (700.0 + 200.0 + 200.0, None));
         assert_eq!(accounts.over_runs(at(4)), Some((cost, Duration::from_secs(10))));
-        accounts.end_rental(at(4));
+        accounts.end_rental(at(4), true);
         assert_eq!(accounts.rental_cost(at(5)), None);
         accounts.rent(at(6), GIB);
         assert_eq!(accounts.rental_cost(at(7)).unwrap().agbs, 100.0, "the next one has its own cost alone");
@@ -353,24 +353,27 @@ mod tests {
     #[test]
     fn a_short_boost_costs_what_is_billed_at_least() {
         let at = |minutes: u64| Instant::ZERO + Duration::from_secs(60 * minutes);
-        let billing_minimum = Duration::from_secs(3600);
-        let price =
-            |usd| Price { bandwidth: Bandwidth::from_mib_s(100), usd_per_gib_month: Some(usd), billing_minimum };
+        let hour = Duration::from_secs(3600);
+        let billed_time = BilledTime { minimum: hour, granularity: hour };
+        let price = |usd| Price { bandwidth: Bandwidth::from_mib_s(100), usd_per_gib_month: Some(usd), billed_time };
         let usd = |accounts: &Accounts, minutes| accounts.totals(at(minutes)).usd.unwrap();
         let mut accounts = Accounts::new(at(0), Totals::ZERO, price(0.0), GIB, Some(price(HOURS_PER_MONTH)));
         accounts.rent(at(0), GIB);
         assert_eq!(usd(&accounts, 6), 0.1, "as long as it is rented, its time counts");
-        accounts.end_rental(at(6));
-        accounts.end_rental(at(7));
+        accounts.end_rental(at(6), true);
+        accounts.end_rental(at(7), true);
         assert!((usd(&accounts, 30) - 1.0).abs() < 1e-12);
         accounts.take_over(at(30), GIB, (Totals::ZERO, Duration::from_secs(24 * 60)));
-        accounts.end_rental(at(36));
+        accounts.end_rental(at(36), true);
         assert!(
             (usd(&accounts, 36) - 1.6).abs() < 1e-12,
             "24 minutes were counted before, 6 now, and 30 were billed beyond"
         );
         accounts.rent(at(40), GIB);
-        accounts.end_rental(at(160));
-        assert!((usd(&accounts, 160) - 3.6).abs() < 1e-12, "what is rented for longer costs its time");
+        accounts.end_rental(at(159), true);
+        assert!((usd(&accounts, 160) - 3.6).abs() < 1e-12, "what was begun of an hour is paid for");
+        accounts.rent(at(160), GIB);
+        accounts.end_rental(at(163), false);
+        assert!((usd(&accounts, 163) - 3.65).abs() < 1e-12, "no volume was there");
     }
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use surgetank_model::units::Span;
+use surgetank_model::volume_type::BilledTime;
 use surgetank_model::{Bandwidth, Bytes, Catalog, Iops, Limits, VolumeType};
 pub use surgetank_policy::file::{PolicyConfig, Timeouts};
 use surgetank_provider::ProviderConfig;
@@ -125,8 +126,8 @@ pub struct CachingConfig {
     pub outage_patience: Duration,
     /// What it costs, if known.
     pub usd_per_gib_month: Option<f64>,
-    /// For how long one is billed at least.
-    pub billing_minimum: Duration,
+    /// How long one is billed for.
+    pub billed_time: BilledTime,
 }
 
 impl CachingConfig {

@@ -9,6 +9,7 @@ use surgetank_cache::{Engine, Epoch, Event, Owner};
 use surgetank_device::Volume;
 use surgetank_device::discovery::Disks;
 use surgetank_model::units::Span;
+use surgetank_model::volume_type::BilledTime;
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::budget::PastRental;
 use surgetank_policy::fair::Windows;
@@ -468,7 +469,7 @@ impl Starting<'_> {
         Price {
             bandwidth: self.config.backing_limits.bandwidth.unwrap_or(Bandwidth::from_mib_s(1)),
             usd_per_gib_month: self.config.backing_usd_per_gib_month,
-            billing_minimum: Duration::ZERO,
+            billed_time: BilledTime::default(),
         }
     }
 
@@ -476,7 +477,7 @@ impl Starting<'_> {
         self.config.caching.as_ref().map(|caching| Price {
             bandwidth: caching.limits.bandwidth.unwrap_or(Bandwidth::from_mib_s(1)),
             usd_per_gib_month: caching.usd_per_gib_month,
-            billing_minimum: caching.billing_minimum,
+            billed_time: caching.billed_time,
         })
     }
 
@@ -576,7 +577,7 @@ fn unbilled(state: &JournalState, now: u64) -> Vec<PastRental> {
         let ago = |unix_ms| Duration::from_millis(now.saturating_sub(unix_ms));
         let (started, ended) = (ago(rental.from_unix_ms), ago(rental.until_unix_ms));
         let (started_ago, lasted) = (Span(started), Span(started.saturating_sub(ended)));
-        PastRental { started_ago, lasted, size: rental.size, goes_on: false }
+        PastRental { started_ago, lasted, size: rental.size, goes_on: false, was_vain: false }
     };
     until_now.unbooked.iter().map(past).filter(|rental| !rental.lasted.0.is_zero()).collect()
 }

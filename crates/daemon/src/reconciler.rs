@@ -327,7 +327,7 @@ impl Reconciler {
                 if controller.next_deadline().is_some_and(|deadline| deadline <= now) {
                     controller.tick(now);
                 }
-                while let Some((id, step)) = room::next_step(&mut self.room, now, controller) {
+                while let Some((id, step, until)) = room::next_step(&mut self.room, now, controller) {
                     if let surgetank_policy::Step::Create { size } = step {
                         self.parts.accounts.rent(now, size);
                     }
@@ -335,8 +335,7 @@ impl Reconciler {
                         tracing::info!(device = self.parts.name, "{why}");
                         self.parts.accounts.resize(now, *size);
                     }
-                    let timeout = controller.config().timeout(&step);
-                    lifecycle.begin(now, id, step, timeout);
+                    lifecycle.begin(now, id, step, until.map(|until| until.since(now)));
                 }
             }
             match lifecycle.poll(now) {
@@ -366,7 +365,7 @@ impl Reconciler {
         if let Some(size) = controller.status().cache_size {
             self.parts.accounts.resize(now, size);
         }
-        let mut ended = false;
+        let mut ended = None;
         while let Some(record) = controller.next_record() {
             let cost = self.parts.accounts.boost_cost(&record);
             let rented = record.ended.since(record.started);
@@ -378,10 +377,10 @@ impl Reconciler {
             let text = self.log.ended(&record, cost, controller.status().next_size);
             tracing::info!(device = self.parts.name, "{text}");
             self.parts.accounts.boosted(&record);
-            ended = true;
+            ended = Some(record.was_there);
         }
-        if lifecycle.rental().record().is_none() && ended {
-            self.parts.accounts.end_rental(now);
+        if let Some(was_there) = ended.filter(|_| lifecycle.rental().record().is_none()) {
+            self.parts.accounts.end_rental(now, was_there);
             self.keep(now, LastRun::Running);
         }
     }
@@ -426,6 +425,7 @@ impl Reconciler {
                 Refusal::Transient(text)
                 | Refusal::Permanent(text)
                 | Refusal::Failed(text)
+                | Refusal::NoRoom(text)
                 | Refusal::Throttled { text, .. },
             ) => text.clone(),
             other => format!("{other:?}"),

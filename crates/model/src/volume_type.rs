@@ -16,7 +16,7 @@ use crate::time::Instant;
 use crate::units::{Bandwidth, Bytes, GIB, Iops};
 
 pub use self::offer::{Offer, Supply};
-pub use self::price::{Billing, IopsPriceStep, Price};
+pub use self::price::{BilledTime, Billing, IopsPriceStep, Price};
 use self::ranges::clamp;
 pub use self::ranges::{
     BandwidthByIops, BandwidthBySize, BandwidthRange, BandwidthStep, IopsBySize, IopsRange, Tier, TierBurst,

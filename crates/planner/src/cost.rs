@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use surgetank_model::cost::Cost;
-use surgetank_model::volume_type::Billing;
+use surgetank_model::volume_type::{BilledTime, Billing};
 use surgetank_model::{Bandwidth, Bytes, Limits, VolumeType};
 
 /// What volumes of one kind cost.
@@ -107,20 +107,17 @@ impl Tariff {
         Cost { agbs: self.agbs_per_s(size), usd: self.usd_per_hour(size).map(|usd| usd / 3600.0) }
     }
 
-    /// The shortest time that is billed in money. AGBs are by the moment.
+    /// The time that is billed in money. AGBs are by the moment.
     #[must_use]
-    pub fn minimum(&self) -> Duration {
+    pub fn billed_time(&self) -> BilledTime {
         match &self.money {
-            Money::Type(volume_type) => volume_type.billing.minimum(),
-            Money::Unknown | Money::PerGib(_) => Duration::ZERO,
+            Money::Type(volume_type) => volume_type.billing.time(),
+            Money::Unknown | Money::PerGib(_) => BilledTime::default(),
         }
     }
 
     fn billed(&self, rented: Duration) -> Duration {
-        match &self.money {
-            Money::Type(volume_type) => volume_type.billing.billed(rented),
-            Money::Unknown | Money::PerGib(_) => rented,
-        }
+        self.billed_time().of(rented)
     }
 
     fn usd(&self, size: Bytes, seconds: f64) -> Option<f64> {
@@ -188,7 +185,7 @@ mod tests {
         let (gib, seconds) = (Bytes::from_gib, Duration::from_secs);
         let an_hour = |size: u64| tariff.usd_per_hour(gib(size)).unwrap();
         let close = |usd: Option<f64>, expected: f64| (usd.unwrap() / expected - 1.0).abs() < 1e-12;
-        let least = tariff.minimum().as_secs_f64();
+        let least = tariff.billed_time().least().as_secs_f64();
         assert!(least >= 30.0, "{least} s are billed at least");
         let short = tariff.cost_of_sizes([(gib(2), seconds(10)), (gib(6), seconds(15))].into_iter());
         assert!((short.agbs - 128.0 * (20.0 + 90.0)).abs() < 1e-9, "{short:?}");

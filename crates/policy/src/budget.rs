@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use surgetank_model::units::{GIB, Span};
+use surgetank_model::volume_type::BilledTime;
 use surgetank_model::{Bandwidth, Bytes, Instant};
 
 /// The most that caching volumes of one device, or extra volumes of one array, may cost. `None`: not limited.
@@ -32,8 +33,8 @@ pub struct Tariff {
     pub bandwidth: Bandwidth,
     /// USD per GiB and hour; `None`: unknown.
     pub usd_per_gib_hour: Option<f64>,
-    /// For how long a volume is billed in money at least.
-    pub billing_minimum: Duration,
+    /// How long a volume is billed for in money.
+    pub billed_time: BilledTime,
 }
 
 impl Tariff {
@@ -56,9 +57,12 @@ pub struct PastRental {
     pub lasted: Span,
     /// Size of the caching volume.
     pub size: Bytes,
-    /// The volume went on with another size, which is the next rental.
+    /// The volume went on, as the next rental: with another size, or after a restart.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub goes_on: bool,
+    /// No volume was there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_vain: bool,
 }
 
 /// How much of one window's budget is used.
@@ -91,17 +95,25 @@ struct Rental {
     from: Nanoseconds,
     until: Option<Nanoseconds>,
     size: Bytes,
-    /// Since when the volume is rented, which has grown to this size.
+    /// Since when the volume is rented, at whatever size.
     since: Nanoseconds,
-    /// The volume has gone on with another size, which is the next one.
+    /// The volume has gone on, as the next rental.
     goes_on: bool,
+    /// No volume was there.
+    was_vain: bool,
 }
 
 impl Rental {
-    /// Until when it is billed in money, which may lie ahead.
-    fn billed_until(&self, now: Nanoseconds, minimum: Duration) -> Nanoseconds {
+    /// Until when it is billed in money, which may lie ahead. One that is open is billed as if it ended now.
+    fn billed_until(&self, now: Nanoseconds, billed_time: BilledTime) -> Nanoseconds {
         let until = self.until.unwrap_or(now);
-        if self.goes_on { until } else { until.max(self.since + minimum.as_nanos() as Nanoseconds) }
+        if self.goes_on || self.was_vain { until } else { self.billed_if(until, billed_time) }
+    }
+
+    /// The same, if it were to end then.
+    fn billed_if(&self, until: Nanoseconds, billed_time: BilledTime) -> Nanoseconds {
+        let rented = Duration::from_nanos(u64::try_from(until - self.since).unwrap_or(0));
+        self.since + billed_time.of(rented).as_nanos() as Nanoseconds
     }
 }
 
@@ -118,32 +130,45 @@ impl Ledger {
     #[must_use]
     pub fn new(now: Instant, tariff: Tariff, budget: Budget, past: &[PastRental]) -> Self {
         let mut rentals: VecDeque<Rental> = VecDeque::new();
-        for &PastRental { started_ago, lasted, size, goes_on } in past {
+        for &PastRental { started_ago, lasted, size, goes_on, was_vain } in past {
             let from = nanoseconds(now) - started_ago.0.as_nanos() as Nanoseconds;
             let until = Some(from + lasted.0.as_nanos() as Nanoseconds);
             let since = rentals.back().filter(|former| former.goes_on).map_or(from, |former| former.since);
-            rentals.push_back(Rental { from, until, size, since, goes_on });
+            rentals.push_back(Rental { from, until, size, since, goes_on, was_vain });
         }
+        // Whether it has, is known when it is taken over.
+        rentals.back_mut().into_iter().for_each(|last| last.goes_on = false);
         Self { tariff, budget, rentals }
     }
 
     /// A rental begins. If one is open, its volume has this size from now on.
     pub fn open(&mut self, now: Instant, size: Bytes) {
-        let open = self.rentals.back_mut().filter(|rental| rental.until.is_none());
-        let since = open.map_or(nanoseconds(now), |rental| {
-            rental.goes_on = true;
-            rental.since
-        });
-        self.close(now);
-        let (horizon, minimum) = (nanoseconds(now) - DAY.as_nanos() as Nanoseconds, self.tariff.billing_minimum);
-        self.rentals.retain(|rental| rental.billed_until(horizon, minimum) > horizon);
-        self.rentals.push_back(Rental { from: nanoseconds(now), until: None, size, since, goes_on: false });
+        let goes_on = self.rentals.back().is_some_and(|rental| rental.until.is_none());
+        self.begin(now, size, goes_on);
     }
 
-    /// The open rental ends.
-    pub fn close(&mut self, now: Instant) {
+    /// The volume of the last rental, which an earlier run has begun, goes on.
+    pub fn resume(&mut self, now: Instant, size: Bytes) {
+        self.begin(now, size, true);
+    }
+
+    fn begin(&mut self, now: Instant, size: Bytes, goes_on: bool) {
+        self.close(now, true);
+        let former = self.rentals.back_mut().filter(|former| goes_on && !former.was_vain);
+        let since = former.map_or(nanoseconds(now), |former| {
+            former.goes_on = true;
+            former.since
+        });
+        let (horizon, billed_time) = (nanoseconds(now) - DAY.as_nanos() as Nanoseconds, self.tariff.billed_time);
+        self.rentals.retain(|rental| rental.billed_until(horizon, billed_time) > horizon);
+        let (until, goes_on, was_vain) = (None, false, false);
+        self.rentals.push_back(Rental { from: nanoseconds(now), until, size, since, goes_on, was_vain });
+    }
+
+    /// The open rental ends. `was_there`: a volume was, or may have been.
+    pub fn close(&mut self, now: Instant, was_there: bool) {
         if let Some(rental) = self.rentals.back_mut().filter(|rental| rental.until.is_none()) {
-            rental.until = Some(nanoseconds(now));
+            (rental.until, rental.was_vain) = (Some(nanoseconds(now)), !was_there);
         }
     }
 
@@ -153,19 +178,20 @@ impl Ledger {
         self.rentals.back().filter(|rental| rental.until.is_none()).map(|rental| rental.size)
     }
 
-    /// Ended rentals of the last day, relative to `now`. An open one counts as ending now.
+    /// Ended rentals of the last day, relative to `now`. An open one counts as ending now, and goes on.
     #[must_use]
     pub fn past(&self, now: Instant) -> Vec<PastRental> {
         let now = nanoseconds(now);
         let span = |ns: Nanoseconds| Span(Duration::from_nanos(u64::try_from(ns.max(0)).unwrap_or(u64::MAX)));
-        let (horizon, minimum) = (now - DAY.as_nanos() as Nanoseconds, self.tariff.billing_minimum);
-        let recent = self.rentals.iter().filter(|rental| rental.billed_until(now, minimum) > horizon);
+        let (horizon, billed_time) = (now - DAY.as_nanos() as Nanoseconds, self.tariff.billed_time);
+        let recent = self.rentals.iter().filter(|rental| rental.billed_until(now, billed_time) > horizon);
         recent
             .map(|rental| PastRental {
                 started_ago: span(now - rental.from),
                 lasted: span(rental.until.unwrap_or(now) - rental.from),
                 size: rental.size,
-                goes_on: rental.goes_on,
+                goes_on: rental.goes_on || rental.until.is_none(),
+                was_vain: rental.was_vain,
             })
             .collect()
     }
@@ -178,7 +204,7 @@ impl Ledger {
         let overlap = |rental: &Rental| {
             let since = rental.from.max(start);
             let until = |until: Nanoseconds| (until - since).max(0) as f64 / 1e9 * rental.size.as_gib();
-            (until(rental.until.unwrap_or(now).min(now)), until(rental.billed_until(now, self.tariff.billing_minimum)))
+            (until(rental.until.unwrap_or(now).min(now)), until(rental.billed_until(now, self.tariff.billed_time)))
         };
         // The sum of nothing is a negative zero.
         self.rentals.iter().map(overlap).fold((0.0, 0.0), |sum, more| (sum.0 + more.0, sum.1 + more.1))
@@ -215,9 +241,10 @@ impl Ledger {
     #[must_use]
     pub fn allowed_in(&self, now: Instant, size: Bytes, further: Duration) -> Option<Duration> {
         let mut ledger = self.clone();
-        ledger.close(now);
+        ledger.close(now, true);
         let fits = |wait_s: u64| ledger.fits(now + Duration::from_secs(wait_s), size, further).is_ok();
-        let (mut no, mut yes) = (0, DAY.as_secs() + 1);
+        // What is owed now may lie ahead.
+        let (mut no, mut yes) = (0, (DAY + self.tariff.billed_time.least()).as_secs() + 1);
         if !fits(yes) {
             return None;
         }
@@ -229,6 +256,21 @@ impl Ledger {
         Some(Duration::from_secs(yes))
     }
 
+    /// USD beyond what is spent for a volume of `size` that is rented for `further`, or goes on so if one is rented; `None`: its price is unknown.
+    fn needs_usd(&self, now: Instant, size: Bytes, further: Duration) -> Option<f64> {
+        let (now, billed_time) = (nanoseconds(now), self.tariff.billed_time);
+        let ahead = |until: Nanoseconds, size: Bytes| Some(self.tariff.usd_per_s(size)? * (until - now) as f64 / 1e9);
+        let until = now + further.as_nanos() as Nanoseconds;
+        match self.rentals.back().filter(|rental| rental.until.is_none()) {
+            None => ahead(now + billed_time.of(further).as_nanos() as Nanoseconds, size),
+            // What it owes at its present size is among what is spent.
+            Some(open) => {
+                let owed = ahead(open.billed_until(now, billed_time), open.size)?;
+                Some((ahead(open.billed_if(until, billed_time), size)? - owed).max(0.0))
+            }
+        }
+    }
+
     /// Whether a volume of `size` may be rented for `further` from `now` on. Nothing spent falls out of the window
     /// meanwhile, so that the answer holds for every moment until then.
     ///
@@ -236,14 +278,7 @@ impl Ledger {
     /// Which limit forbids it; for people.
     pub fn fits(&self, now: Instant, size: Bytes, further: Duration) -> Result<(), String> {
         let needs_agbs = self.tariff.agbs_per_s(size) * further.as_secs_f64();
-        // Of what is rented now, the minimum is among what is spent.
-        let open = self.rentals.back().filter(|rental| rental.until.is_none());
-        let minimum = self.tariff.billing_minimum;
-        let billed = open.map_or(further.max(minimum), |rental| {
-            let owed = rental.billed_until(nanoseconds(now), minimum) - nanoseconds(now);
-            further.saturating_sub(Duration::from_nanos(u64::try_from(owed).unwrap_or(u64::MAX)))
-        });
-        let needs_usd = self.tariff.usd_per_s(size).map(|usd| usd * billed.as_secs_f64());
+        let needs_usd = self.needs_usd(now, size, further);
         for used in self.usage(now) {
             let window = if used.window_h == 1 { "hour" } else { "day" };
             if let Some(limit) = used.limit_agbs
@@ -284,8 +319,8 @@ mod tests {
     }
 
     fn ledger(budget: Budget, usd_per_gib_hour: Option<f64>) -> Ledger {
-        let billing_minimum = Duration::ZERO;
-        let tariff = Tariff { bandwidth: Bandwidth::from_mib_s(100), usd_per_gib_hour, billing_minimum };
+        let billed_time = BilledTime::default();
+        let tariff = Tariff { bandwidth: Bandwidth::from_mib_s(100), usd_per_gib_hour, billed_time };
         Ledger::new(at(0), tariff, budget, &[])
     }
 
@@ -293,16 +328,17 @@ mod tests {
     #[test]
     fn a_minimum_that_is_billed_is_spent_from_the_beginning() {
         let hour = Duration::from_secs(3600);
+        let billed_time = BilledTime { minimum: hour, granularity: hour };
         let budget = Budget { usd_per_hour: Some(2.5), usd_per_day: Some(2.5), ..Budget::default() };
-        let tariff = Tariff { bandwidth: Bandwidth::from_mib_s(1), usd_per_gib_hour: Some(1.0), billing_minimum: hour };
+        let tariff = Tariff { bandwidth: Bandwidth::from_mib_s(1), usd_per_gib_hour: Some(1.0), billed_time };
         let mut ledger = Ledger::new(at(0), tariff, budget, &[]);
         let (one, minute) = (Bytes::from_gib(1), Duration::from_secs(60));
         let day = |ledger: &Ledger, seconds| ledger.usage(at(seconds))[1].spent_usd.unwrap();
         assert!(ledger.fits(at(0), Bytes::from_gib(3), minute).is_err(), "three hours of a GiB are billed at least");
         ledger.open(at(0), one);
-        assert_eq!((day(&ledger, 1), day(&ledger, 3600), day(&ledger, 5400)), (1.0, 1.0, 1.5));
+        assert_eq!((day(&ledger, 1), day(&ledger, 3600), day(&ledger, 5400)), (1.0, 1.0, 2.0), "begun hours count");
         assert!(ledger.fits(at(60), one, hour).is_ok() && ledger.fits(at(60), one, 3 * hour).is_err());
-        ledger.close(at(60));
+        ledger.close(at(60), true);
         assert_eq!((day(&ledger, 60), day(&ledger, 7200)), (1.0, 1.0));
         assert_eq!(
             ledger.usage(at(5400)).map(|used| used.spent_usd),
@@ -312,24 +348,52 @@ mod tests {
         // A restart in between.
         let mut ledger = Ledger::new(at(7200), tariff, budget, &ledger.past(at(7200)));
         ledger.open(at(7200), one);
-        ledger.close(at(7201));
+        ledger.close(at(7201), true);
         assert_eq!(day(&ledger, 7201), 2.0);
         assert!(ledger.fits(at(7201), one, minute).is_err(), "a third hour is more than the budget");
         // A volume that grows is billed for its minimum once.
         let mut ledger = Ledger::new(at(0), tariff, budget, &[]);
         ledger.open(at(0), one);
         ledger.open(at(1800), Bytes::from_gib(2));
-        ledger.close(at(1801));
+        ledger.close(at(1801), true);
         assert_eq!(day(&ledger, 1801), 0.5 + 1.0);
         let again = Ledger::new(at(1801), tariff, budget, &ledger.past(at(1801)));
         assert_eq!(day(&again, 1801), 0.5 + 1.0);
     }
 
     #[test]
+    fn a_growth_in_its_first_hour_is_paid_for_and_restarts_and_refusals_cost_no_hour() {
+        let hour = Duration::from_secs(3600);
+        let billed_time = BilledTime { minimum: hour, granularity: hour };
+        let budget = Budget { usd_per_day: Some(2.5), ..Budget::default() };
+        let tariff = Tariff { bandwidth: Bandwidth::from_mib_s(1), usd_per_gib_hour: Some(1.0), billed_time };
+        let day = |ledger: &Ledger, seconds| ledger.usage(at(seconds))[1].spent_usd.unwrap();
+        let mut ledger = Ledger::new(at(0), tariff, budget, &[]);
+        ledger.open(at(0), Bytes::from_gib(1));
+        assert!(ledger.fits(at(1800), Bytes::from_gib(4), Duration::from_secs(60)).is_ok(), "0.5 and 4 times 0.5");
+        assert!(ledger.fits(at(1800), Bytes::from_gib(5), Duration::from_secs(60)).is_err());
+        assert!(ledger.fits(at(1800), Bytes::from_gib(4), hour).is_err(), "a second hour is begun");
+        // The daemon ends and starts again, twice.
+        for restart in [600, 1200] {
+            let past = ledger.past(at(restart));
+            ledger = Ledger::new(at(restart), tariff, budget, &past);
+            assert_eq!(day(&ledger, restart), 1.0, "it may have ended");
+            ledger.resume(at(restart), Bytes::from_gib(1));
+            assert_eq!(day(&ledger, restart), 1.0);
+        }
+        assert_eq!((day(&ledger, 3599), day(&ledger, 3601)), (1.0, 2.0));
+        ledger.close(at(3000), true);
+        ledger.open(at(3600), Bytes::from_gib(1));
+        ledger.close(at(3636), false);
+        assert!((day(&ledger, 3700) - 1.01).abs() < 1e-9, "no volume was there");
+        assert_eq!(ledger.allowed_in(at(3700), Bytes::from_gib(2), hour), Some(DAY - Duration::from_secs(1864)));
+    }
+
+    #[test]
     fn windows_slide() {
         let mut ledger = ledger(Budget { agbs_per_hour: Some(100_000.0), ..Budget::default() }, Some(0.36));
         ledger.open(at(100), Bytes::from_gib(10));
-        ledger.close(at(200));
+        ledger.close(at(200), true);
         assert_eq!(ledger.usage(at(200)).map(|used| used.spent_agbs), [100_000.0, 100_000.0]);
         assert!(ledger.usage(at(200))[0].spent_usd.is_some_and(|usd| (usd - 0.1).abs() < 1e-12));
         assert_eq!(ledger.usage(at(3750)).map(|used| used.spent_agbs), [50_000.0, 100_000.0]);
@@ -346,7 +410,7 @@ mod tests {
     fn the_past_survives_a_restart() {
         let mut before = ledger(Budget::default(), None);
         before.open(at(1000), Bytes::from_gib(4));
-        before.close(at(1060));
+        before.close(at(1060), true);
         let past = before.past(at(2000));
         let after = Ledger::new(at(0), before.tariff, before.budget, &past);
         assert_eq!(after.usage(at(0))[1].spent_agbs, before.usage(at(2000))[1].spent_agbs);

@@ -72,6 +72,8 @@ pub enum Refusal {
         /// What it said, for people.
         text: String,
     },
+    /// This machine has no room for it, or nobody wants it any more: nothing was asked of the provider. The text is for people.
+    NoRoom(String),
     /// It took longer than the driver waits; it may still happen.
     Timeout,
     /// Anything else that may pass; the text is for people.

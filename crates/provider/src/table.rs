@@ -6,10 +6,9 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Deserialize;
-use surgetank_model::volume_type::{Credits, Performance, Provision, SizeLimits};
+use surgetank_model::volume_type::{BilledTime, Credits, Performance, Provision, SizeLimits};
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits, VolumeType};
 use toml::Spanned;
 
@@ -51,9 +50,9 @@ pub trait ProviderConfig: Any + Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// For how long a volume of this type is billed at least.
-    fn billing_minimum(&self, _volume_type: &str) -> Duration {
-        Duration::ZERO
+    /// How long a volume of this type is billed for.
+    fn billed_time(&self, _volume_type: &str) -> BilledTime {
+        BilledTime::default()
     }
 
     /// Looks whether [`ProviderConfig::open`] would fail, and changes nothing.

@@ -13,6 +13,7 @@ use surgetank_array::effect::Target;
 use surgetank_array::geometry::region_for;
 use surgetank_device::volume::array::{ArrayStatus, Served};
 use surgetank_model::units::Span;
+use surgetank_model::volume_type::BilledTime;
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::Refusal;
 use surgetank_policy::backoff::Backoff;
@@ -91,7 +92,8 @@ fn settings(config: &ArrayConfig, seed: u64) -> Config {
         tariff: Tariff {
             bandwidth: config.limits.bandwidth.unwrap_or(rate),
             usd_per_gib_hour: config.usd_per_gib_hour(),
-            billing_minimum: config.billing_minimum,
+            // A member that has been there for long is what goes.
+            billed_time: BilledTime::default(),
         },
         seed,
     }

@@ -74,8 +74,6 @@ pub struct ArrayConfig {
     pub budget: Budget,
     /// What a member costs, if that is known.
     pub usd_per_gib_month: Option<f64>,
-    /// For how long a member is billed at least.
-    pub billing_minimum: Duration,
     /// What their type is in the catalog, `aws/gp2`: so a start can say what would be cheaper than their rotation.
     pub catalog_type: Option<VolumeType>,
 }
@@ -194,7 +192,6 @@ impl RawArray {
         Ok(ArrayConfig {
             budget: self.budget.check(source)?,
             usd_per_gib_month,
-            billing_minimum: providers.by_name[provider].billing_minimum(&volume_type),
             provider,
             limits: Limits { bandwidth: self.bandwidth.or(of_type.bandwidth), iops: self.iops.or(of_type.iops) },
             credits: providers.by_name[provider]

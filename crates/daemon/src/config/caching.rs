@@ -233,7 +233,7 @@ impl RawCaching {
                 .machine
                 .bandwidth
                 .map(|_| beside.machine.passes(Bandwidth::new(u64::MAX), beside.backing).0),
-            billing_minimum: providers.by_name[provider].billing_minimum(&volume_type),
+            billed_time: providers.by_name[provider].billed_time(&volume_type),
             initial_size,
             size: (min, max),
             throttle: self.throttle.unwrap_or(of_type.throttle),

@@ -30,7 +30,7 @@ impl DeviceConfig {
             let whole = config.size_max.get() / config.grain.get() * config.grain.get();
             config.size_max = Bytes::new(whole).max(config.size_min.round_up(config.grain));
         }
-        config.billing_minimum = caching.billing_minimum;
+        config.billed_time = caching.billed_time;
         config.in_place = self.backing_volume_type.as_ref().and_then(|known| {
             let both = volumes.backing_bandwidth.get().saturating_add(volumes.caching_bandwidth.get());
             Catalog::builtin().raised(known, size, volumes.backing_bandwidth, Bandwidth::new(both))

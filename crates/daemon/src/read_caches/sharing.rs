@@ -114,6 +114,8 @@ impl Shares {
             .name("sharing".into())
             .spawn(move || run(&of_thread, interval, &stopped, &woken))
             .inspect_err(|error| tracing::error!(%error, "read caches keep equal parts: a thread cannot be started"));
+        // Nobody makes caches smaller then.
+        let boosts = if spawned.is_ok() { boosts } else { BTreeSet::new() };
         Some(Self { state, budget: cache, boosts, wake, stop: Some(stop), thread: spawned.ok() })
     }
 

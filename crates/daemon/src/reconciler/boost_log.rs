@@ -396,6 +396,7 @@ mod tests {
     fn record(adopted: bool) -> BoostRecord {
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         BoostRecord {
+            was_there: true,
             size: Bytes::from_gib(10),
             mean_size: Bytes::from_gib(10),
             sizes: vec![(Bytes::from_gib(10), at(1))],

@@ -11,37 +11,52 @@ use crate::read_caches::BoostShare;
 /// How often a step that waits is tried.
 const POLL: Duration = Duration::from_millis(20);
 
+/// A step, and until when it may take.
+type Timed = (StepId, Step, Option<Instant>);
+
 /// What a device's boosts have of it.
 pub(super) struct Room {
     share: BoostShare,
-    /// A step that has no room yet, and until when it waits.
-    waiting: Option<(StepId, Step, Option<Instant>)>,
+    /// A step that has no room yet.
+    waiting: Option<Timed>,
     /// A step that has claimed its room and is being carried out.
     claiming: Option<StepId>,
     /// What is rented, or may be.
     rented: Bytes,
+    /// Whether nothing else is claimed.
+    is_settled: bool,
 }
 
-/// The next step to carry out now. One for which there is no room is refused.
-pub(super) fn next_step(room: &mut Option<Room>, now: Instant, controller: &mut Controller) -> Option<(StepId, Step)> {
-    let Some(room) = room else { return controller.next_step() };
+/// The next step to carry out now. One for which there is no room is refused, and so is one that waits for room and is not wanted any more. The time for
+/// which it has waited is of its own.
+pub(super) fn next_step(room: &mut Option<Room>, now: Instant, controller: &mut Controller) -> Option<Timed> {
+    let next = |controller: &mut Controller| {
+        let (id, step) = controller.next_step()?;
+        let until = controller.config().timeout(&step).map(|timeout| now + timeout);
+        Some((id, step, until))
+    };
+    let Some(room) = room else { return next(controller) };
     loop {
-        let (id, step, until) = room.waiting.take().or_else(|| {
-            let (id, step) = controller.next_step()?;
-            let until = controller.config().timeout(&step).map(|timeout| now + timeout);
-            Some((id, step, until))
-        })?;
-        let Some(size) = room.needs(&step) else { return Some((id, step)) };
+        let waited = room.waiting.take();
+        let is_called_off = waited.is_some() && controller.calls_off();
+        let (id, step, until) = waited.or_else(|| next(controller))?;
+        let Some(size) = room.needs(&step) else { return Some((id, step, until)) };
+        if is_called_off {
+            room.settle();
+            let why = "it is not wanted any more".to_owned();
+            controller.complete(now, id, StepOutcome::Refused(Refusal::NoRoom(why)));
+            continue;
+        }
         match room.claim(size, until.is_some_and(|until| until <= now)) {
             Ok(true) => {
                 room.claiming = Some(id);
-                return Some((id, step));
+                return Some((id, step, until));
             }
             Ok(false) => {
                 room.waiting = Some((id, step, until));
                 return None;
             }
-            Err(why) => controller.complete(now, id, StepOutcome::Refused(Refusal::Transient(why))),
+            Err(why) => controller.complete(now, id, StepOutcome::Refused(Refusal::NoRoom(why))),
         }
     }
 }
@@ -50,7 +65,7 @@ impl Room {
     /// So much is rented already, or may be.
     pub fn new(share: BoostShare, rented: Bytes) -> Self {
         share.rents(rented);
-        Self { share, waiting: None, claiming: None, rented }
+        Self { share, waiting: None, claiming: None, rented, is_settled: true }
     }
 
     pub fn headroom(&self) -> Headroom {
@@ -79,8 +94,9 @@ impl Room {
     }
 
     /// Whether there is room for a caching volume of this size; not yet if caches are to become smaller. `is_late`: they had their time.
-    fn claim(&self, size: Bytes, is_late: bool) -> Result<bool, String> {
+    fn claim(&mut self, size: Bytes, is_late: bool) -> Result<bool, String> {
         let claimed = self.share.claim(size);
+        self.is_settled = false;
         let Headroom { budget, most } = self.share.headroom();
         let why = match claimed {
             Claimed::Granted => return Ok(true),
@@ -88,7 +104,7 @@ impl Room {
             Claimed::Waits => "read caches have not become smaller in time".to_owned(),
             Claimed::Refused => format!("another boost was faster, and {most} are left"),
         };
-        self.share.rents(self.rented);
+        self.settle();
         Err(format!(
             "a caching volume of {size} has no room in the budget of {budget} that read caches and boosts share: {why}"
         ))
@@ -101,10 +117,16 @@ impl Room {
 
     /// So much is rented, or may be. While a step has a claim, that counts.
     pub fn rents(&mut self, size: Bytes) {
-        if self.waiting.is_none() && self.claiming.is_none() && self.rented != size {
-            self.share.rents(size);
+        if self.waiting.is_none() && self.claiming.is_none() && !(self.is_settled && self.rented == size) {
             self.rented = size;
+            self.settle();
         }
+    }
+
+    /// Nothing is claimed beyond what is rented.
+    fn settle(&mut self) {
+        self.share.rents(self.rented);
+        self.is_settled = true;
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use surgetank_model::volume_type::Provision;
 use surgetank_provider::fakes::FakeAzure;
 use surgetank_provider::{CreateVolume, Provider as _, ProviderError, SystemClock, Tags, tag};
 
@@ -65,7 +66,7 @@ fn on_a_fake(test: impl FnOnce(&Machine, &FakeAzure, &Hypervisor<'_>, &Run, &Tab
     let tables = || Tables::new(machine.path("tables"));
     let hypervisor = Hypervisor::new(&fake, tables(), machine.path("images"));
     let is_done = AtomicBool::new(false);
-    let run = Run::new("azure", &section(&fake), None, moment).unwrap();
+    let run = Run::new("azure", &section(&fake), None, moment).unwrap().of_no_patience();
     std::thread::scope(|scope| {
         scope.spawn(|| hypervisor.follow(&is_done));
         let _over = Ends(&is_done);
@@ -116,7 +117,7 @@ fn a_run_rents_for_its_budget_and_no_more() {
     on_a_fake(|machine, fake, _, run, _| {
         let tokens = machine.path("tokens");
         let (volume_type, size) = run.rentable();
-        let purse = Arc::new(Purse::open("azure", &volume_type, size, tokens.clone()).unwrap());
+        let purse = Arc::new(Purse::open("azure", &volume_type, Provision::default(), size, tokens.clone()).unwrap());
         let paying = Paying { provider: run.provider().unwrap(), purse: purse.clone() };
         let larger = surgetank_model::Bytes::from_gib(1 << 16);
         let id = paying.create(&request(run, "one")).unwrap().0.id;
@@ -125,11 +126,16 @@ fn a_run_rents_for_its_budget_and_no_more() {
         let (usd, count) = purse.spent();
         assert!(usd > 0.0 && usd < BUDGET_USD && count == 1, "{usd} {count}");
         // Volumes that have no price are counted.
-        let unknown = Arc::new(Purse::open("azure", "unknown", size, machine.path("others")).unwrap());
+        let unknown =
+            Arc::new(Purse::open("azure", "unknown", Provision::default(), size, machine.path("others")).unwrap());
         let paying = Paying { provider: run.provider().unwrap(), purse: unknown.clone() };
         let rented = (0..100).take_while(|token| paying.create(&request(run, &format!("t{token}"))).is_ok()).count();
         assert_eq!((rented, fake.disks()), (60, 61));
-        assert_eq!(unknown.reap(&*paying.provider, common::TIMEOUT, Duration::from_millis(50)), Vec::<String>::new());
+        let none = Some(Duration::ZERO);
+        assert_eq!(
+            unknown.reap(&*paying.provider, common::TIMEOUT, Duration::from_millis(50), none),
+            Vec::<String>::new()
+        );
         run.reap(tokens).unwrap();
     });
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use surgetank_model::volume_type::Provision;
 use surgetank_model::{Bytes, Catalog, VolumeType};
 use surgetank_provider::{
     Change, CreateVolume, Home, Lag, Provider, ProviderError, Transition, VolumeDescription, VolumeId, VolumeState, tag,
@@ -18,6 +19,8 @@ pub const BUDGET_USD: f64 = 0.10;
 const VOLUMES_MAX: u32 = 60;
 /// A volume is reckoned with for this long: no run takes longer, and no cloud bills for more at least.
 const RECKONED_H: f64 = 1.0;
+/// How much beyond the time for which a cloud may not tell of a volume nothing must be seen: a call that is under way may make one late.
+const CALL: Duration = Duration::from_secs(60);
 
 /// What was spent and asked for.
 #[derive(Default)]
@@ -30,8 +33,9 @@ struct Asked {
 
 /// What a run may spend, and the file with the tokens that it has used, one in a line.
 pub struct Purse {
-    /// What is rented, as far as the catalog knows it.
+    /// What is rented, as far as the catalog knows it, and what is bought with it.
     known: Option<VolumeType>,
+    bought: Provision,
     size: Bytes,
     tokens: PathBuf,
     asked: Mutex<Asked>,
@@ -39,11 +43,17 @@ pub struct Purse {
 
 impl Purse {
     /// With the tokens of a run before that was ended from outside.
-    pub fn open(provider: &str, volume_type: &str, size: Bytes, tokens: PathBuf) -> io::Result<Self> {
+    pub fn open(
+        provider: &str,
+        volume_type: &str,
+        bought: Provision,
+        size: Bytes,
+        tokens: PathBuf,
+    ) -> io::Result<Self> {
         let known = Catalog::builtin().find(provider, volume_type).cloned();
         let former = if tokens.exists() { fs::read_to_string(&tokens)? } else { String::new() };
         let volumes = former.lines().map(|token| (token.to_owned(), Vec::new())).collect();
-        Ok(Self { known, size, tokens, asked: Mutex::new(Asked { volumes, ..Asked::default() }) })
+        Ok(Self { known, bought, size, tokens, asked: Mutex::new(Asked { volumes, ..Asked::default() }) })
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
@@ -58,7 +68,7 @@ impl Purse {
 
     /// USD for a volume, or for so much more of one; `None`: unknown.
     fn price(&self, size: Bytes) -> Option<f64> {
-        Some(self.known.as_ref()?.price_per_hour(size)? * RECKONED_H)
+        Some(self.known.as_ref()?.price_per_hour_with(size, &self.bought)? * RECKONED_H)
     }
 
     fn spend(asked: &mut Asked, price: Option<f64>) -> Result<(), ProviderError> {
@@ -96,13 +106,24 @@ impl Purse {
         }
     }
 
-    /// Deletes whatever was rented, dirty or not, until nothing is left or the time is over. What is left then.
-    pub fn reap(&self, provider: &dyn Provider, longest: Duration, pause: Duration) -> Vec<String> {
+    /// Deletes whatever was rented, dirty or not, until nothing is left or the time is over. What is left then. Nothing is left when nothing was
+    /// seen for as long as a volume may be there that is not told of; `patience`: instead of that.
+    pub fn reap(
+        &self,
+        provider: &dyn Provider,
+        longest: Duration,
+        pause: Duration,
+        patience: Option<Duration>,
+    ) -> Vec<String> {
+        let patience = patience.unwrap_or(provider.lag().longest() + CALL);
         let begun = Instant::now();
+        let mut seen = begun;
         loop {
             let tokens: Vec<String> = self.asked().volumes.keys().cloned().collect();
             let left: Vec<String> = tokens.iter().flat_map(|token| self.reap_token(provider, token)).collect();
-            if left.is_empty() {
+            if !left.is_empty() {
+                seen = Instant::now();
+            } else if tokens.is_empty() || seen.elapsed() >= patience {
                 let _ = fs::remove_file(&self.tokens);
                 return left;
             }

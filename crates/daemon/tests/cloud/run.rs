@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use surgetank_daemon::{Config, Daemon, DevicePhase, Overrides, Request};
 use surgetank_device::discovery::Disks;
 use surgetank_model::Bytes;
+use surgetank_model::volume_type::Provision;
 use surgetank_provider::contract::{self, Subject};
 use surgetank_provider::{Provider, ProviderConfig};
 
@@ -35,9 +36,13 @@ pub struct Run {
     section: String,
     config: Arc<dyn ProviderConfig>,
     volume_type: String,
+    /// What is bought with each, by the section.
+    bought: Provision,
     size: Bytes,
     /// Between two looks.
     pause: Duration,
+    /// For how long nothing must be seen until nothing is left; `None`: as long as the cloud may not tell of it.
+    patience: Option<Duration>,
     /// Where providers keep what outlives them.
     state: tempfile::TempDir,
 }
@@ -55,6 +60,11 @@ impl Run {
         let table: toml::Table = text.parse().map_err(|error| format!("the file is no TOML: {error}"))?;
         let section = table.get("provider").and_then(|providers| providers.get(cloud));
         let section = section.ok_or_else(|| format!("there is no section [provider.{cloud}]: write one"))?;
+        let types =
+            section.get("types").and_then(|types| types.get(volume_type.unwrap_or(default.unwrap_or_default())));
+        let bought = types.cloned().map(toml::Value::try_into).transpose();
+        let bought: Provision =
+            bought.map_err(|error| format!("[provider.{cloud}.types]: {error}"))?.unwrap_or_default();
         let provider = toml::Table::from_iter([(cloud.to_owned(), section.clone())]);
         let section = toml::Table::from_iter([("provider".to_owned(), provider.into())]).to_string();
         // No configuration is without a device.
@@ -67,7 +77,18 @@ impl Run {
         let state = tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
         // A volume of no size is what a cloud without limits has.
         let size = limits.sizes.0.max(Bytes::from_gib(1));
-        Ok(Self { cloud, catalog_name, section, config, volume_type: volume_type.to_owned(), size, pause, state })
+        Ok(Self {
+            cloud,
+            catalog_name,
+            section,
+            config,
+            volume_type: volume_type.to_owned(),
+            bought,
+            size,
+            pause,
+            patience: None,
+            state,
+        })
     }
 
     /// The type and the size of what is rented.
@@ -88,7 +109,7 @@ impl Run {
     /// # Errors
     /// One sentence.
     pub fn open(&self, tokens: &Path) -> Result<Paying, String> {
-        let purse = Purse::open(self.catalog_name, &self.volume_type, self.size, tokens.to_owned());
+        let purse = Purse::open(self.catalog_name, &self.volume_type, self.bought, self.size, tokens.to_owned());
         let purse = Arc::new(purse.map_err(|error| format!("{} cannot be read: {error}", tokens.display()))?);
         Ok(Paying { provider: self.provider()?, purse })
     }
@@ -98,11 +119,20 @@ impl Run {
     /// # Errors
     /// What is left.
     pub fn reap(&self, tokens: PathBuf) -> Result<(), String> {
-        let paying = self.open(&tokens)?;
-        match &*paying.purse.reap(&*paying.provider, LONGEST, self.pause) {
+        self.reap_what(&self.open(&tokens)?)
+    }
+
+    fn reap_what(&self, paying: &Paying) -> Result<(), String> {
+        match &*paying.purse.reap(&*paying.provider, LONGEST, self.pause, self.patience) {
             [] => Ok(()),
             left => Err(format!("volumes are left, look after them yourself: {}", left.join("; "))),
         }
+    }
+
+    /// Believes at once that nothing is left: of a cloud that does not lag.
+    #[must_use]
+    pub fn of_no_patience(self) -> Self {
+        Self { patience: Some(Duration::ZERO), ..self }
     }
 
     /// The contract and a burst. Whatever happens, the reaper follows. `disks`: in place of this machine's.
@@ -121,7 +151,7 @@ impl Run {
         }));
         let (usd, count) = paying.purse.spent();
         eprintln!("{}: {count} volumes were paid for, at most {usd:.4} USD; the reaper looks after them", self.cloud);
-        let reaped = self.reap(tokens);
+        let reaped = self.reap_what(&paying);
         // The panic has told what went wrong.
         ran.map_err(|_| "the run has failed".to_owned()).and(reaped)
     }

@@ -124,20 +124,43 @@ impl Default for Billing {
     }
 }
 
-impl Billing {
+/// The time that is billed for rented time: a minimum at least, and whole steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BilledTime {
+    /// Least time billed.
+    pub minimum: Duration,
+    /// Time is rounded up to a multiple of this; zero: not rounded.
+    pub granularity: Duration,
+}
+
+impl BilledTime {
+    /// What is billed for a rental that lasts for so long.
+    #[must_use]
+    pub fn of(&self, rented: Duration) -> Duration {
+        let granularity = self.granularity.as_nanos();
+        let nanoseconds = rented.max(self.minimum).as_nanos();
+        let rounded = if granularity == 0 { nanoseconds } else { nanoseconds.div_ceil(granularity) * granularity };
+        Duration::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX))
+    }
+
     /// The shortest time that is billed.
     #[must_use]
-    pub fn minimum(&self) -> Duration {
-        self.billed(Duration::ZERO)
+    pub fn least(&self) -> Duration {
+        self.of(Duration::ZERO)
+    }
+}
+
+impl Billing {
+    /// What of it is about time.
+    #[must_use]
+    pub fn time(&self) -> BilledTime {
+        BilledTime { minimum: self.minimum.0, granularity: self.granularity.0 }
     }
 
     /// The time that is billed for a rental.
     #[must_use]
     pub fn billed(&self, rented: Duration) -> Duration {
-        let granularity = self.granularity.0.as_nanos();
-        let nanoseconds = rented.max(self.minimum.0).as_nanos();
-        let rounded = if granularity == 0 { nanoseconds } else { nanoseconds.div_ceil(granularity) * granularity };
-        Duration::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX))
+        self.time().of(rented)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use surgetank_model::volume_type::BilledTime;
 use surgetank_model::{Bandwidth, Bytes, InPlace};
 
 use crate::backoff::Backoff;
@@ -54,8 +55,8 @@ pub struct Config {
     /// volume costs in it (Bb·N): it is rented for as long as the application runs, and so is the machine that waits, which
     /// costs no less. The papers' controller does not ask.
     pub value_of_time: f64,
-    /// A caching volume is billed for at least so long.
-    pub billing_minimum: Duration,
+    /// How long a caching volume is billed for.
+    pub billed_time: BilledTime,
     /// Waits after refusals.
     pub backoff: Backoff,
     /// How often an attach is tried before the volume is deleted, at least 1.
@@ -107,7 +108,7 @@ impl Config {
             split: preset.how.split,
             forecast: preset.when.forecast,
             value_of_time: 2.0 * backing_bandwidth.as_mib_s() * backing_size.as_gib(),
-            billing_minimum: Duration::ZERO,
+            billed_time: BilledTime::default(),
             backoff: Backoff::default(),
             attach_attempts: 3,
             boost_interval_min: preset.boost_interval(inactivity_delay),
@@ -211,7 +212,7 @@ impl Config {
         Tariff {
             bandwidth: self.caching_reserved,
             usd_per_gib_hour: self.caching_usd_per_gib_hour,
-            billing_minimum: self.billing_minimum,
+            billed_time: self.billed_time,
         }
     }
 }

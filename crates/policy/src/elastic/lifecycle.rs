@@ -249,6 +249,12 @@ impl Controller {
         self.enter(Stage::Create);
     }
 
+    /// Whether a step for which room is sought is not wanted any more: the boost is to end, or its caching volume has failed.
+    #[must_use]
+    pub fn calls_off(&self) -> bool {
+        self.wish == Wish::End || self.degraded
+    }
+
     /// A user ends the boost.
     pub(super) fn end_requested(&mut self) {
         match (self.stage, self.work) {
@@ -346,6 +352,7 @@ impl Controller {
         match self.stage {
             Stage::Idle | Stage::Boost => {}
             Stage::Create => {
+                self.rental.iter_mut().for_each(|rental| rental.was_there = true);
                 self.last_boost = self.rental.as_ref().map(|rental| rental.started);
                 self.room.had(self.rental.as_ref().map_or(Bytes::ZERO, |rental| rental.size));
                 if !self.wanted() {
@@ -455,7 +462,7 @@ impl Controller {
 
     fn ended(&mut self) {
         if !planted(Bug::BillStaysOpen) {
-            self.ledger.close(self.now);
+            self.ledger.close(self.now, self.rental.as_ref().is_none_or(|rental| rental.was_there));
         }
         if let Some(rental) = self.rental.take() {
             if self.records.len() == RECORDS_MAX {
@@ -474,6 +481,7 @@ impl Controller {
                 self.settle_debt(observed.saved.0, cost);
             }
             self.records.push_back(BoostRecord {
+                was_there: rental.was_there,
                 size: rental.size,
                 mean_size,
                 sizes: rental.sizes,
@@ -508,11 +516,13 @@ impl Controller {
         let passes = matches!(refusal, Refusal::Timeout | Refusal::Transient(_));
         // Waiting for a quota is no attach, and neither is the provider's time.
         self.asked = self.asked.filter(|_| passes);
-        let passes = passes || matches!(refusal, Refusal::Throttled { .. });
+        let passes = passes || matches!(refusal, Refusal::Throttled { .. } | Refusal::NoRoom(_));
         match self.stage {
             Stage::Idle | Stage::Boost => {}
             // Whatever the answer was, a volume may be there or come late: delete it.
             Stage::Create => {
+                let is_made = matches!(refusal, Refusal::Timeout | Refusal::Transient(_) | Refusal::Failed(_));
+                self.rental.iter_mut().for_each(|rental| rental.was_there = is_made);
                 if matches!(refusal, Refusal::Quota | Refusal::Capacity | Refusal::Failed(_)) {
                     let size = self.rental.as_ref().map_or(self.next_size, |rental| rental.size);
                     self.room.lacked(self.now, size, self.config.backoff.permanent);
@@ -593,7 +603,7 @@ fn refusal_text(stage: Stage, refusal: &Refusal) -> String {
         Refusal::Throttled { text, .. } => {
             format!("{what} was refused: the provider has had too many requests ({text})")
         }
-        Refusal::Transient(text) => format!("{what} failed: {text}"),
+        Refusal::Transient(text) | Refusal::NoRoom(text) => format!("{what} failed: {text}"),
         Refusal::Permanent(text) => format!("{what} failed and will not pass by itself: {text}"),
     }
 }

@@ -182,14 +182,14 @@ impl Controller {
             ResumeAt::Adopted { size } => (size, Stage::Drain),
         };
         let mut rental = Rental::new(self.now, size);
-        rental.resumed = true;
+        (rental.resumed, rental.was_there) = (true, true);
         // The last run may have been in the middle of one.
         rental.growth_is_open = self.grows();
         if stage == Stage::Drain {
             rental.adopted = Some(self.now);
             rental.drain_started = Some(self.now);
         }
-        self.ledger.open(self.now, size);
+        self.ledger.resume(self.now, size);
         self.rental = Some(rental);
         self.enter(stage);
         self.checked();

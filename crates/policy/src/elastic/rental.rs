@@ -25,6 +25,8 @@ pub(super) struct Rental {
     /// `None`: it was taken over after a restart.
     pub cause: Option<Cause>,
     pub started: Instant,
+    /// A volume is there, or may be.
+    pub was_there: bool,
     pub adopted: Option<Instant>,
     pub drain_started: Option<Instant>,
     pub released: Option<Instant>,
@@ -76,6 +78,7 @@ impl Rental {
             dirty: 0,
             high_water: 0,
             evicted: 0,
+            was_there: false,
             resumed: false,
             dropped: false,
             expects_until: None,

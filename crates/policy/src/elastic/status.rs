@@ -137,6 +137,8 @@ pub struct BoostRecord {
     pub high_water: Bytes,
     /// Bytes that a larger cache would have taken.
     pub evicted: Bytes,
+    /// Its caching volume was there, or may have been.
+    pub was_there: bool,
     /// Why its caching volume never came into use; for people. `None`: it did, or nobody refused it.
     pub refused: Option<String>,
     /// What it was expected to come to; `None`: nobody asked, as for the papers' controller or a boost on request.

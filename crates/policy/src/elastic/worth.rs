@@ -148,7 +148,7 @@ impl Controller {
     /// What boosts are judged by now.
     pub(super) fn terms(&self) -> Terms {
         let seconds = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64();
-        let minimum = self.config.billing_minimum.as_secs_f64();
+        let minimum = self.config.billed_time.least().as_secs_f64();
         Terms {
             backing: self.meter.backing_rate(self.config.backing_bandwidth),
             shape: self.bursts.shape(),
@@ -227,7 +227,7 @@ impl Controller {
         let keep = Duration::try_from_secs_f64(keep).unwrap_or(Duration::MAX);
         // What is billed anyway may as well be kept.
         let billed =
-            rental.started() + self.config.billing_minimum.saturating_sub(self.forecast.end().unwrap_or_default());
+            rental.started() + self.config.billed_time.least().saturating_sub(self.forecast.end().unwrap_or_default());
         let shortest = self.meter.calm_after(KEPT_SAMPLES * sampling)?.max(self.oversize_from(penalty));
         self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling)).map(|until| until.min(shortest).max(billed))
     }
@@ -389,7 +389,7 @@ impl Terms {
             lead: 0.0,
             delay: config.inactivity_delay.as_secs_f64(),
             end: 0.0,
-            minimum: config.billing_minimum.as_secs_f64(),
+            minimum: config.billed_time.least().as_secs_f64(),
             effect: 1.0,
             dearness: 1.0,
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use surgetank_model::units::Span;
-use surgetank_model::volume_type::{CreditUnit, Credits, Performance};
+use surgetank_model::volume_type::{BilledTime, CreditUnit, Credits, Performance};
 use surgetank_model::{Balance, Bandwidth, Bytes, Limits, VolumeType};
 
 use super::account::Served;
@@ -134,7 +134,8 @@ impl Config {
             tariff: Tariff {
                 bandwidth: limits.bandwidth.unwrap_or(copy.rate),
                 usd_per_gib_hour,
-                billing_minimum: volume_type.billing.minimum(),
+                // A member that has been there for long is what goes.
+                billed_time: BilledTime::default(),
             },
             seed: 1,
         }
@@ -301,7 +302,7 @@ pub(super) fn refused(refusal: &Refusal, delay: Duration) -> String {
         }
         Refusal::Timeout => format!("the provider did not answer in time: {again}"),
         Refusal::Throttled { text, .. } => format!("the provider has had too many requests ({text}): {again}"),
-        Refusal::Failed(reason) | Refusal::Transient(reason) => format!("{reason}: {again}"),
+        Refusal::Failed(reason) | Refusal::Transient(reason) | Refusal::NoRoom(reason) => format!("{reason}: {again}"),
         Refusal::Permanent(reason) => format!("{reason}, which does not pass by itself: {again}"),
     }
 }

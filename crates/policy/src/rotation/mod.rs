@@ -432,7 +432,7 @@ impl Rotation {
     /// The bill follows the number of extra volumes.
     fn rented(&mut self, now: Instant) {
         match self.extra() {
-            0 => self.ledger.close(now),
+            0 => self.ledger.close(now, true),
             extra => self.ledger.open(now, Bytes::new(self.config.size.get().saturating_mul(extra.into()))),
         }
     }

@@ -548,5 +548,6 @@ fn answer(outcome: &StepOutcome) -> &'static str {
         StepOutcome::Refused(Refusal::Throttled { .. }) => "throttled",
         StepOutcome::Refused(Refusal::Failed(_)) => "failed volume",
         StepOutcome::Refused(Refusal::Permanent(_)) => "permanent",
+        StepOutcome::Refused(Refusal::NoRoom(_)) => "no room",
     }
 }

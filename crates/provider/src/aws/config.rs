@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use surgetank_model::units::{MIB, Span};
-use surgetank_model::volume_type::{Performance, Provision};
+use surgetank_model::volume_type::{BilledTime, Performance, Provision};
 use surgetank_model::{Catalog, VolumeType};
 
 use super::credentials::Source;
@@ -181,8 +181,8 @@ impl ProviderConfig for AwsConfig {
         Ok(TypeLimits::bought(known, &bought))
     }
 
-    fn billing_minimum(&self, volume_type: &str) -> Duration {
-        known(volume_type).map_or(Duration::ZERO, |known| known.billing.minimum())
+    fn billed_time(&self, volume_type: &str) -> BilledTime {
+        known(volume_type).map_or_else(|_| BilledTime::default(), |known| known.billing.time())
     }
 
     /// Opening it asks nobody.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use surgetank_model::units::Span;
-use surgetank_model::volume_type::{Performance, Provision};
+use surgetank_model::volume_type::{BilledTime, Performance, Provision};
 use surgetank_model::{Catalog, VolumeType};
 
 use super::AzureProvider;
@@ -235,8 +235,8 @@ impl ProviderConfig for AzureConfig {
         Ok(TypeLimits::bought(known, &bought))
     }
 
-    fn billing_minimum(&self, volume_type: &str) -> Duration {
-        known(volume_type).map_or(Duration::ZERO, |known| known.billing.minimum())
+    fn billed_time(&self, volume_type: &str) -> BilledTime {
+        known(volume_type).map_or_else(|_| BilledTime::default(), |known| known.billing.time())
     }
 
     /// Opening it asks nobody.
@@ -281,7 +281,7 @@ mod tests {
         let limits = with("").type_limits("premium-ssd-v2").unwrap();
         assert_eq!((limits.bandwidth, limits.iops), (Some(Bandwidth::new(125 * MB)), Some(Iops::new(3000))));
         assert_eq!(with("").type_limits("premium-ssd").unwrap().bandwidth, None, "it follows the size");
-        assert_eq!(with("").billing_minimum("ultra"), Duration::from_secs(3600));
+        assert_eq!(with("").billed_time("ultra").least(), Duration::from_secs(3600));
         assert_eq!(with(&format!("client_id = \"{ID}\"")).check(), Ok(()), "one of several identities");
         for (text, why) in [
             ("subscription = \"mine\"", "01234567-89ab"),

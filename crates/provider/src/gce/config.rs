@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use surgetank_model::Bandwidth;
 use surgetank_model::catalog::Catalog;
 use surgetank_model::units::Span;
-use surgetank_model::volume_type::SizeLimits;
+use surgetank_model::volume_type::{BilledTime, SizeLimits};
 
 use super::GceProvider;
 use super::disk::is_name;
@@ -127,8 +127,8 @@ impl ProviderConfig for GceConfig {
         Ok(TypeLimits { sizes: (sizes.min, sizes.max), bandwidth, iops: None, throttle: false })
     }
 
-    fn billing_minimum(&self, volume_type: &str) -> Duration {
-        Catalog::builtin().find(NAME, volume_type).map_or(Duration::ZERO, |known| known.billing.minimum())
+    fn billed_time(&self, volume_type: &str) -> BilledTime {
+        Catalog::builtin().find(NAME, volume_type).map_or_else(BilledTime::default, |known| known.billing.time())
     }
 
     /// Opening it asks nobody.

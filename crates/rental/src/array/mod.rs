@@ -537,6 +537,6 @@ pub(crate) fn refusal_text(refusal: &Refusal) -> String {
         }
         Refusal::Timeout => "the provider took too long".to_owned(),
         Refusal::Throttled { text, .. } => format!("the provider has had too many requests ({text})"),
-        Refusal::Failed(why) | Refusal::Transient(why) | Refusal::Permanent(why) => why.clone(),
+        Refusal::Failed(why) | Refusal::Transient(why) | Refusal::NoRoom(why) | Refusal::Permanent(why) => why.clone(),
     }
 }

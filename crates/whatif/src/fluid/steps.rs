@@ -49,9 +49,9 @@ impl Steps {
     #[must_use]
     pub fn new(setup: &Setup, vm: u32) -> Self {
         let seed = setup.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(vm));
-        let billing_minimum = setup.caching.tariff.minimum();
+        let billed_time = setup.caching.tariff.billed_time();
         let grows = setup.provider.grow.is_some();
-        let config = surgetank_policy::Config { seed, billing_minimum, grows, ..setup.policy.clone() };
+        let config = surgetank_policy::Config { seed, billed_time, grows, ..setup.policy.clone() };
         Self {
             controller: Controller::new(Instant::ZERO, config, Learned::default()),
             provider: setup.provider,

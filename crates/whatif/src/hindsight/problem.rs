@@ -118,7 +118,7 @@ impl Problem {
         };
         let minimum_s = match objective.currency {
             Currency::Agbs => 0.0,
-            Currency::Usd => caching.tariff.minimum().as_secs_f64(),
+            Currency::Usd => caching.tariff.billed_time().least().as_secs_f64(),
         };
         let mut sizes = Vec::new();
         let (groups, moved) = (groups(&setup.policy, Bytes::new(setup.bytes())), setup.bytes());
@@ -152,7 +152,7 @@ impl Problem {
 
     /// Whether there are several bills to choose from: a shortest billed time.
     pub fn has_minimum(setup: &Setup, objective: &Objective) -> bool {
-        objective.currency == Currency::Usd && !setup.caching.tariff.minimum().is_zero()
+        objective.currency == Currency::Usd && !setup.caching.tariff.billed_time().least().is_zero()
     }
 
     /// The least seconds for bytes that both volumes take, the caching one from `offset` on.
