@@ -46,7 +46,8 @@ fn nothing_is_left_of_a_thousand_lives() {
     assert_eq!(group.records(), group.foreign());
 }
 
-/// The same over Keystone, Cinder and Nova themselves, and a network that loses, delays and replaces calls: `SURGETANK_LIVES` of them.
+/// The same over Keystone, Cinder and Nova themselves, and a network that loses, delays and replaces calls: `SURGETANK_LIVES` of them in
+/// which the daemon was killed.
 #[test]
 fn nothing_is_left_at_openstack() {
     let Some(cloud) = cloud() else { return };
@@ -56,7 +57,7 @@ fn nothing_is_left_at_openstack() {
     let network = || tenant.faults.lock().unwrap();
     network().by_chance = Some((Random::from_seed(2000), 3));
     let mut seed = 2000;
-    while group.log().faulted() < lives {
+    while group.log().cut() < lives {
         group.generation(Mode::Wild, seed);
         seed += 1;
     }
@@ -78,6 +79,7 @@ fn finish(group: &Group, title: &str) {
     let log = group.log();
     table(&log, title);
     assert!(log.lives().values().all(|life| life.outcome() != Outcome::Leaked), "a life without an end");
+    assert_eq!(log.lost(), None);
 }
 
 /// Faults by outcomes.
@@ -95,7 +97,8 @@ fn table(log: &Log, title: &str) {
             rows.entry(fault).or_default()[column] += 1;
         }
     }
-    println!("{title}: {} lives, {} of them with faults; {} kills", lives.len(), log.faulted(), log.kills());
+    let (faulted, cut, kills) = (log.faulted(), log.cut(), log.kills());
+    println!("{title}: {} lives, {faulted} of them with faults, {cut} with a kill; {kills} kills", lives.len());
     println!("{:32} {:>18} {:>18} {:>8}", "lives with this fault", "used, deleted", "unused, deleted", "leaked");
     for (fault, [used, unused, leaked]) in rows {
         println!("{fault:32} {used:>18} {unused:>18} {leaked:>8}");

@@ -113,8 +113,9 @@ struct AnswerRun {
 struct Own(PathBuf);
 
 impl Own {
-    fn below(parent: &Path) -> Result<Self, Failure> {
-        let path = parent.join(format!("surgetank-calibrate-{}", std::process::id()));
+    /// All three may be below one directory.
+    fn below(parent: &Path, what: &str) -> Result<Self, Failure> {
+        let path = parent.join(format!("surgetank-calibrate-{}-{what}", std::process::id()));
         std::fs::create_dir(&path).map(|()| Self(path.clone())).map_err(|error| {
             Failure::Invalid(format!("{}: {error}: name a directory that can be written", path.display()))
         })
@@ -176,9 +177,9 @@ impl Calibrate {
         self.check()?;
         let interrupt = Interrupt::install()?;
         let places = Places {
-            pool: Own::below(&std::env::temp_dir())?,
-            target: Own::below(&self.target)?,
-            ssd: self.ssd_directory.as_deref().map(Own::below).transpose()?,
+            pool: Own::below(&std::env::temp_dir(), "pool")?,
+            target: Own::below(&self.target, "target")?,
+            ssd: self.ssd_directory.as_deref().map(|ssd| Own::below(ssd, "ssd")).transpose()?,
         };
         let measured = self.measure(&places, &interrupt);
         places.remove()?;

@@ -25,11 +25,14 @@ pub struct Pace {
     pub generation: (Duration, Duration),
     /// How often a daemon passes a step at most before it is killed there.
     pub passes: u64,
+    /// How many times as often calls meet faults as the local provider's.
+    pub faults: f64,
     /// How long a step of a rental may take, and after which pauses it is tried again.
     pub step: Duration,
     pub retry: (Duration, Duration),
-    /// Until nothing is rented any more: far more than it takes.
+    /// Until nothing is rented any more: far more than it takes; and how often is looked whether that is so.
     pub settle: Duration,
+    pub look: Duration,
     pub volume_type: &'static str,
     pub smallest: Bytes,
 }
@@ -42,22 +45,27 @@ impl Pace {
                 devices: 16,
                 generation: (ms(200), ms(1000)),
                 passes: 16,
+                faults: 1.0,
                 step: ms(150),
                 retry: (ms(5), ms(20)),
                 settle: TIMEOUT,
+                look: ms(20),
                 volume_type: "fast",
                 smallest: Bytes::from_mib(1),
             };
         }
         Self {
             devices: 8,
-            // Most calls come to nothing in a second: one that is killed sooner has rented nothing. And that a volume is gone, a daemon
-            // believes once it has heard nothing else for as long as a cloud may be wrong.
-            generation: (ms(2000), ms(75_000)),
+            // Most calls come to nothing in a second: one that is killed sooner has rented nothing. And none lives for as long as a cloud
+            // may not know a volume: that one is gone, daemons believe together.
+            generation: (ms(2000), ms(30_000)),
             passes: 32,
+            // A boost waits for a volume by so many looks that few would else come to its use.
+            faults: 0.05,
             step: ms(10_000),
             retry: (ms(100), ms(400)),
             settle: TIMEOUT * 4,
+            look: ms(500),
             volume_type: "__DEFAULT__",
             smallest: Bytes::from_gib(1),
         }
@@ -138,9 +146,9 @@ impl Provider for Plugged {
         self.cloud.create_is_exclusive()
     }
 
-    /// One process of Cinder lags behind nobody. What the client assumes of others would be most of the test's time.
+    /// One process of Cinder lags behind nobody, and the faults do. What is assumed of clouds is tested with it.
     fn lag(&self) -> Lag {
-        Lag::NONE
+        self.cloud.lag()
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {

@@ -5,6 +5,11 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
+use crate::common::pattern;
+
+/// The fault of a life in which the daemon was killed.
+const KILLED: &str = "daemon killed";
+
 /// Writes lines. A line is written whole or not at all, whenever the process dies.
 pub struct Writer(File);
 
@@ -50,11 +55,57 @@ impl Life {
     }
 }
 
+/// What is written to a device, in bytes, each time.
+pub const WRITTEN: usize = 16 << 10;
+
+/// What was written to a device: in version 0 it is zeroes.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// The version that was read, or flushed, last.
+    flushed: u64,
+    /// The last one after that which was begun, and may be there.
+    begun: Option<u64>,
+    /// The last one of all: none is written twice.
+    last: u64,
+}
+
+impl Contents {
+    /// What is written to the device of this name.
+    pub fn block(device: &str, version: u64) -> Vec<u8> {
+        // Those of other devices differ.
+        let seed = device.bytes().fold(0, |seed, byte| seed << 8 | u64::from(byte));
+        if version == 0 { vec![0; WRITTEN] } else { pattern(seed, version, WRITTEN) }
+    }
+
+    /// Which version a device has, unless it has one that it must not have.
+    pub fn version(&self, device: &str, found: &[u8]) -> Option<u64> {
+        let may_be_there = [Some(self.flushed), self.begun];
+        may_be_there.into_iter().flatten().find(|version| Self::block(device, *version) == found)
+    }
+
+    pub fn next(&self) -> u64 {
+        self.last + 1
+    }
+
+    pub fn begins(&mut self, version: u64) {
+        (self.begun, self.last) = (Some(version), version);
+    }
+
+    pub fn is_flushed(&mut self, version: u64) {
+        (self.flushed, self.begun) = (version, None);
+    }
+}
+
 /// The whole log.
 #[derive(Debug, Default)]
 pub struct Log {
     lives: BTreeMap<String, Life>,
+    contents: BTreeMap<String, Contents>,
     kills: usize,
+    /// Deletions of a volume of which the owner record said that it has the newest data.
+    dirty: usize,
+    /// Reads of a device that had something else than what was written.
+    wrong: usize,
 }
 
 impl Log {
@@ -80,6 +131,10 @@ impl Log {
                 self.life(token).there.insert((*id).to_owned());
             }
             ["used", token] => self.life(token).used = true,
+            ["dirty", _] => self.dirty += 1,
+            ["wrong", _] => self.wrong += 1,
+            ["writes", device, version] => self.device(device).begins(version.parse().unwrap()),
+            ["wrote" | "read", device, version] => self.device(device).is_flushed(version.parse().unwrap()),
             ["there", ids @ ..] => {
                 // What there is in truth, seen by the parent when no daemon runs.
                 for life in self.lives.values_mut() {
@@ -90,7 +145,7 @@ impl Log {
                 self.kills += 1;
                 for token in tokens {
                     if let Some(life) = self.lives.get_mut(*token) {
-                        life.faults.insert("daemon killed".to_owned());
+                        life.faults.insert(KILLED.to_owned());
                     }
                 }
             }
@@ -102,6 +157,15 @@ impl Log {
         self.lives.entry(token.to_owned()).or_default()
     }
 
+    fn device(&mut self, name: &str) -> &mut Contents {
+        self.contents.entry(name.to_owned()).or_default()
+    }
+
+    /// What was written to a device.
+    pub fn contents(&self, device: &str) -> Contents {
+        self.contents.get(device).cloned().unwrap_or_default()
+    }
+
     pub fn lives(&self) -> &BTreeMap<String, Life> {
         &self.lives
     }
@@ -110,7 +174,21 @@ impl Log {
         self.lives.values().filter(|life| !life.faults.is_empty()).count()
     }
 
+    /// How many lives the daemon was killed in.
+    pub fn cut(&self) -> usize {
+        self.lives.values().filter(|life| life.faults.contains(KILLED)).count()
+    }
+
     pub fn kills(&self) -> usize {
         self.kills
+    }
+
+    /// What data was lost, if any was.
+    pub fn lost(&self) -> Option<String> {
+        let lost = format!(
+            "{} volumes were deleted with newest data, and {} devices had something else than what was written",
+            self.dirty, self.wrong
+        );
+        (self.dirty + self.wrong > 0).then_some(lost)
     }
 }

@@ -4,6 +4,7 @@ mod ground;
 pub mod log;
 pub mod witness;
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use surgetank_provider::{CreateVolume, Provider, Tags, VolumeDescription, tag};
 use surgetank_rental::RentalRecord;
 
 use crate::cloud::Tenant;
-use crate::common::{Directory, Machine, TIMEOUT, eventually};
+use crate::common::{Directory, Machine, Nbd, TIMEOUT, eventually};
 use ground::Pace;
-use log::{Log, Writer};
+use log::{Contents, Log, Writer};
 use witness::{TOKEN, Witness};
 
 const GROUP: &str = "SURGETANK_TEST_GROUP";
@@ -62,6 +63,11 @@ fn name(index: usize) -> String {
     format!("d{index:02}")
 }
 
+/// The backing volume of a device.
+fn backing(root: &Path, name: &str) -> PathBuf {
+    root.join(format!("{name}.backing"))
+}
+
 /// State files are synced for every step: in memory that costs nothing.
 fn machine() -> Machine {
     let memory = Path::new("/dev/shm");
@@ -91,7 +97,13 @@ impl Group {
     fn made(bug: Option<&str>, count: usize, text: impl Fn(&Machine, &[(&str, &str)]) -> String) -> Self {
         let machine = machine();
         let names: Vec<String> = (0..count).map(name).collect();
-        let devices: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "memory:4 MiB")).collect();
+        let backings = names.iter().map(|name| backing(machine.directory.path(), name).display().to_string());
+        let backings: Vec<String> = backings.collect();
+        for path in &backings {
+            std::fs::File::create(path).unwrap().set_len(4 << 20).unwrap();
+        }
+        let devices: Vec<(&str, &str)> =
+            names.iter().map(String::as_str).zip(backings.iter().map(String::as_str)).collect();
         std::fs::write(machine.path("config.toml"), text(&machine, &devices)).unwrap();
         let pace = Pace::of(&load(machine.directory.path()));
         let mut group = Self { machine, bug: bug.map(str::to_owned), foreign: Vec::new(), pace };
@@ -110,7 +122,13 @@ impl Group {
                 size: self.pace.smallest,
                 tags,
             };
-            provider.create(&request).unwrap().0
+            let mut made = None;
+            // A busy machine's cloud may answer late.
+            eventually("a volume that is none of ours", || {
+                made = provider.create(&request).ok();
+                made.is_some()
+            });
+            made.unwrap().0
         };
         let theirs = "5".repeat(32);
         vec![
@@ -268,13 +286,22 @@ impl Group {
         std::fs::read_to_string(self.machine.path("log")).unwrap_or_default()
     }
 
-    /// Nothing of ours is rented, all else is as it was.
+    /// Nothing of ours is rented, all else is as it was, and the backing volumes have what was written.
     pub fn check_nothing_left(&self) {
         assert_eq!(self.ours(), []);
         assert_eq!(self.rentals(), []);
         for index in 0..self.pace.devices {
             let owner = OwnerStore::open(&self.machine.path("state").join(name(index))).unwrap();
             assert_eq!(owner.record().owner, Owner::Backing);
+            let mut found = vec![0; log::WRITTEN];
+            let file = std::fs::File::open(backing(self.machine.directory.path(), &name(index))).unwrap();
+            file.read_exact_at(&mut found, 0).unwrap();
+            let version = self.log().contents(&name(index)).version(&name(index), &found);
+            assert!(
+                version.is_some(),
+                "the backing volume of {} has something else than what was written",
+                name(index)
+            );
         }
         let provider = self.provider();
         for volume in &self.foreign {
@@ -312,11 +339,13 @@ pub fn serve_if_asked() {
     let config = load(&root);
     let log = Arc::new(Writer::open(&root.join("calls")));
     let seed = variable(SEED).parse().unwrap();
-    let witness = Arc::new(Witness::over(ground::open(&config), log, mode, seed));
-    let (devices, longest) = (config.devices.len(), Pace::of(&config).settle);
+    let (state, pace) = (config.state_directory.clone(), Pace::of(&config));
+    let witness = Arc::new(Witness::over(ground::open(&config), log.clone(), state, mode, seed, pace.faults));
+    let devices = config.devices.len();
     let overrides = Overrides { provider: Some(witness.clone()), ..Overrides::default() };
     let daemon = Daemon::start_with(config, overrides).unwrap_or_else(|error| panic!("{error}"));
-    let drovers = || (0..devices).map(|index| Drover::new(&root, index)).collect::<Vec<_>>();
+    let before = Log::read(&root.join("calls"));
+    let drovers = || (0..devices).map(|index| Drover::new(&root, index, &before, log.clone())).collect::<Vec<_>>();
     match mode {
         Mode::Strict | Mode::Wild => {
             let mut drovers = drovers();
@@ -324,42 +353,79 @@ pub fn serve_if_asked() {
                 drive(&daemon, &mut drovers, u32::MAX);
             }
         }
-        Mode::Settle => settle(&daemon, &witness, longest),
+        Mode::Settle => settle(&daemon, &witness, pace),
         Mode::Bill => {
             let mut drovers = drovers();
             eventually("three boosts a device", || drive(&daemon, &mut drovers, 3));
-            settle(&daemon, &witness, longest);
+            settle(&daemon, &witness, pace);
             compare(&daemon, &witness);
         }
     }
     daemon.stop();
 }
 
-/// Boosts one device, writes to it, ends the boost; again and again.
+/// Boosts one device, reads what was written before, writes to it, ends the boost; again and again.
 struct Drover {
     name: String,
     socket: PathBuf,
     boosts: u32,
     written: bool,
+    /// It was read in the life of this daemon.
+    seen: bool,
+    contents: Contents,
+    log: Arc<Writer>,
 }
 
 impl Drover {
-    fn new(root: &Path, index: usize) -> Self {
+    fn new(root: &Path, index: usize, before: &Log, log: Arc<Writer>) -> Self {
         let name = name(index);
-        Self { socket: root.join(format!("run/{name}.sock")), name, boosts: 0, written: false }
+        let (socket, contents) = (root.join(format!("run/{name}.sock")), before.contents(&name));
+        Self { socket, name, boosts: 0, written: false, seen: false, contents, log }
+    }
+
+    fn note(&self, what: &str, version: u64) {
+        self.log.line(&[what, &self.name, &version.to_string()]);
+    }
+
+    /// Reads what was written before.
+    fn read(&mut self) -> Nbd {
+        // A device that recovers answers late.
+        let mut nbd = crate::common::nbd(&self.socket).unwrap();
+        let found = nbd.read(0, log::WRITTEN).unwrap();
+        match self.contents.version(&self.name, &found) {
+            Some(there) => {
+                self.note("read", there);
+                self.contents.is_flushed(there);
+            }
+            None => self.log.line(&["wrong", &self.name]),
+        }
+        nbd
+    }
+
+    fn write(&mut self) {
+        let mut nbd = self.read();
+        let version = self.contents.next();
+        self.note("writes", version);
+        self.contents.begins(version);
+        nbd.write(0, &Contents::block(&self.name, version)).unwrap();
+        nbd.flush().unwrap();
+        self.note("wrote", version);
+        self.contents.is_flushed(version);
     }
 
     /// False: it has had its boosts.
     fn step(&mut self, daemon: &Daemon, status: &DeviceStatus, most: u32) -> bool {
         let device = self.name.clone();
+        let is_served = matches!(status.phase, DevicePhase::Idle | DevicePhase::Boost);
+        if is_served && !std::mem::replace(&mut self.seen, true) {
+            self.read();
+        }
         match status.phase {
             DevicePhase::Idle if self.boosts == most => return false,
             // Refused while it cools down after a refusal: asked again.
             DevicePhase::Idle => drop(daemon.handle(Request::boost(&device))),
             DevicePhase::Boost if !self.written => {
-                // A device that recovers answers late.
-                let mut nbd = crate::common::nbd(&self.socket).unwrap();
-                nbd.write(0, &vec![self.boosts as u8; 16 << 10]).unwrap();
+                self.write();
                 self.written = true;
             }
             DevicePhase::Boost => {
@@ -385,12 +451,12 @@ fn drive(daemon: &Daemon, drovers: &mut [Drover], most: u32) -> bool {
 }
 
 /// Ends every boost and sweeps until nothing is rented; panics with what is left if that does not come.
-fn settle(daemon: &Daemon, witness: &Witness, longest: Duration) {
+fn settle(daemon: &Daemon, witness: &Witness, pace: Pace) {
     let owner = {
         let path = daemon.control_socket().parent().unwrap().parent().unwrap().join("state/owner-id");
         std::fs::read_to_string(path).unwrap().trim().to_owned()
     };
-    let until = Instant::now() + if std::env::var_os(PLANT).is_some() { Duration::from_secs(3) } else { longest };
+    let until = Instant::now() + if std::env::var_os(PLANT).is_some() { Duration::from_secs(3) } else { pace.settle };
     loop {
         let devices = daemon.status().devices;
         for device in devices.iter().filter(|device| device.phase != DevicePhase::Idle) {
@@ -404,7 +470,7 @@ fn settle(daemon: &Daemon, witness: &Witness, longest: Duration) {
         }
         let busy: Vec<_> = devices.iter().map(|device| (&device.name, device.phase, &device.reason)).collect();
         assert!(Instant::now() < until, "{LEFT} {there:?}, devices {busy:?}");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(pace.look);
     }
 }
 

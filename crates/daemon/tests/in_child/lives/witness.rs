@@ -2,9 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use surgetank_cache::Owner;
+use surgetank_daemon::owner;
 use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_provider::{
@@ -45,20 +48,33 @@ type Stays = Arc<Mutex<BTreeMap<VolumeId, Stay>>>;
 struct Counted {
     truth: Arc<dyn Provider>,
     log: Arc<Writer>,
+    /// The daemon's.
+    state: PathBuf,
     stays: Stays,
 }
 
-fn rates(mode: Mode, seed: u64) -> FaultRates {
+impl Counted {
+    /// Whether the newest data of a volume's device is on it, as the owner record has it.
+    fn is_dirty(&self, id: &VolumeId) -> bool {
+        let Ok(tags) = self.truth.describe(id).map(|volume| volume.tags) else { return false };
+        let Some(device) = tags.get(tag::DEVICE) else { return false };
+        let record = std::fs::read(self.state.join(device).join("owner.json"));
+        let record = record.ok().and_then(|bytes| owner::decode(&bytes).ok());
+        record.is_some_and(|record| record.owner != Owner::Backing && record.volume.as_ref() == Some(id))
+    }
+}
+
+fn rates(mode: Mode, seed: u64, times: f64) -> FaultRates {
     let calm = FaultRates { seed, ..FaultRates::default() };
     let usual = FaultRates {
-        fail_before: 0.06,
-        fail_after: 0.06,
-        slow: 0.05,
+        fail_before: 0.06 * times,
+        fail_after: 0.06 * times,
+        slow: 0.05 * times,
         slow_for: Span(Duration::from_millis(60)),
         quota: 0.04,
         capacity: 0.04,
         attach_limit: 0.05,
-        throttled: 0.03,
+        throttled: 0.03 * times,
         throttled_for: Some(Span(Duration::from_millis(60))),
         fails: 0.05,
         ..calm.clone()
@@ -67,7 +83,8 @@ fn rates(mode: Mode, seed: u64) -> FaultRates {
         Mode::Settle => calm,
         Mode::Strict | Mode::Bill => usual,
         Mode::Wild => {
-            FaultRates { twice: 0.06, stale: 0.3, unknown: 0.02, unknown_for: Span(Duration::from_millis(30)), ..usual }
+            let unknown_for = Span(Duration::from_millis(30));
+            FaultRates { twice: 0.06 * times, stale: 0.3, unknown: 0.02 * times, unknown_for, ..usual }
         }
     }
 }
@@ -90,17 +107,17 @@ fn name(fault: &Fault) -> &'static str {
 }
 
 impl Witness {
-    /// Over a provider that tells the truth.
-    pub fn over(truth: Arc<dyn Provider>, log: Arc<Writer>, mode: Mode, seed: u64) -> Self {
+    /// Over a provider that tells the truth; `times`: how many times as many faults as the local provider's.
+    pub fn over(truth: Arc<dyn Provider>, log: Arc<Writer>, state: PathBuf, mode: Mode, seed: u64, times: f64) -> Self {
         let stays = Stays::default();
-        let counted = Counted { truth, log: log.clone(), stays: stays.clone() };
+        let counted = Counted { truth, log: log.clone(), state, stays: stays.clone() };
         let told = log.clone();
         let observer = move |verb: surgetank_provider::Verb, fault: &Fault| {
             let what = format!("{verb:?}: {}", name(fault)).replace(' ', "_").to_lowercase();
             TOKEN_AT_HAND.with_borrow(|token| told.line(&["fault", token, &what]));
         };
         let faulty = Faulty::new(counted, Arc::new(SystemClock));
-        let inner = faulty.with_rates(rates(mode, seed)).with_observer(Box::new(observer));
+        let inner = faulty.with_rates(rates(mode, seed, times)).with_observer(Box::new(observer));
         let chance = if mode == Mode::Settle { 0.0 } else { 0.03 };
         Self { inner, log, stays, hangs: Mutex::new((chance, Random::from_seed(!seed))) }
     }
@@ -203,7 +220,11 @@ impl Provider for Counted {
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         // Before: a provider stops charging when it is told to delete.
         let now = Instant::now();
+        let is_dirty = transition == Transition::Delete && self.is_dirty(id);
         let change = self.truth.change_state(id, transition)?;
+        if is_dirty && change == Change::Changed {
+            self.log.line(&["dirty", &id.0]);
+        }
         if transition == Transition::Delete
             && let Some(stay) = self.stays.lock().unwrap().get_mut(id)
         {
