@@ -135,10 +135,9 @@ enum Pause {
 
 type Walked<T = ()> = Result<T, Pause>;
 
-/// What one of the two walks has learned, and what it waits for.
+/// What one of the two walks has learned, with the time at which each answer came, and what it waits for.
 #[derive(Clone, Debug, Default)]
 struct Walk {
-    /// Each answer and when it came: a walk that runs anew takes it again, and it is as old as it was.
     known: Vec<(Ask, Answer, Instant)>,
     awaited: Option<(AskId, Ask)>,
     /// It wants to call the provider or to write the record, and another call or write is under way.

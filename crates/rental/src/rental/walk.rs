@@ -51,7 +51,7 @@ impl Rental {
         self.ask_and_when(ask).map(|(answer, _)| answer)
     }
 
-    /// The same, and when it came.
+    /// The same, and when it came: a walk that runs anew takes an answer again, which is as old as it was.
     fn ask_and_when(&mut self, ask: Ask) -> Walked<(Answer, Instant)> {
         if let Some((_, answer, at)) = self.walk().known.iter().find(|(known, ..)| *known == ask) {
             return match answer.clone() {
