@@ -120,7 +120,7 @@ impl Drop for Over<'_> {
 }
 
 /// A state file; they are replaced whole, so there is always a whole one.
-fn json(path: &Path) -> Value {
+pub fn json(path: &Path) -> Value {
     std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
