@@ -143,8 +143,8 @@ impl Ledger {
 
     /// A rental begins. If one is open, its volume has this size from now on.
     pub fn open(&mut self, now: Instant, size: Bytes) {
-        let goes_on = self.rentals.back().is_some_and(|rental| rental.until.is_none());
-        self.begin(now, size, goes_on);
+        let is_open = self.rentals.back().is_some_and(|rental| rental.until.is_none());
+        self.begin(now, size, is_open);
     }
 
     /// The volume of the last rental, which an earlier run has begun, goes on.

@@ -73,7 +73,7 @@ fn on_a_fake(test: impl FnOnce(&Machine, &FakeAzure, &Hypervisor<'_>, &Run, &Tab
         test(&machine, &fake, &hypervisor, &run, &tables());
     });
     assert_eq!(fake.disks(), 0, "disks are left");
-    hypervisor.assert_no_stranger_was_written_to();
+    hypervisor.assert_no_foreign_disk_was_written_to();
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl<'a> Hypervisor<'a> {
     /// What the cloud says is attached is plugged in, and what is not any more is unplugged. With each disk of ours comes
     /// somebody else's of the same size, a moment before it, and stays.
     pub fn follow(&self, is_done: &AtomicBool) {
-        let mut strangers = Vec::new();
+        let mut foreign_disks = Vec::new();
         while !is_done.load(Ordering::Relaxed) {
             let attached = self.fake.attached();
             let mut plugged = self.plugged.lock().unwrap();
@@ -73,10 +73,10 @@ impl<'a> Hypervisor<'a> {
                     continue;
                 }
                 let number = self.count.fetch_add(1, Ordering::Relaxed);
-                let (stranger, disk) = (self.disk(&format!("stranger-{number}")), self.disk(&name));
-                self.tables.show(&stranger, &DiskIdentity::Lun(FAR_UNIT + u32::try_from(number).unwrap()));
+                let (foreign, disk) = (self.disk(&format!("foreign-{number}")), self.disk(&name));
+                self.tables.show(&foreign, &DiskIdentity::Lun(FAR_UNIT + u32::try_from(number).unwrap()));
                 self.tables.show(&disk, &DiskIdentity::Lun(unit));
-                strangers.push(stranger);
+                foreign_disks.push(foreign);
                 plugged.insert(name, disk);
             }
             drop(plugged);
@@ -84,12 +84,12 @@ impl<'a> Hypervisor<'a> {
         }
     }
 
-    pub fn assert_no_stranger_was_written_to(&self) {
+    pub fn assert_no_foreign_disk_was_written_to(&self) {
         let images = fs::read_dir(&self.images).unwrap().map(|image| image.unwrap());
-        let strangers: Vec<_> = images.collect();
-        assert_eq!(strangers.len(), self.count(), "disks of ours are left");
-        for stranger in strangers {
-            assert_eq!(stranger.metadata().unwrap().blocks(), 0, "{:?} was written to", stranger.file_name());
+        let foreign_disks: Vec<_> = images.collect();
+        assert_eq!(foreign_disks.len(), self.count(), "disks of ours are left");
+        for foreign in foreign_disks {
+            assert_eq!(foreign.metadata().unwrap().blocks(), 0, "{:?} was written to", foreign.file_name());
         }
     }
 }

@@ -58,5 +58,5 @@ fn a_daemon_finds_azures_disks_by_their_numbers_and_none_is_left() {
         running.stop();
     });
     assert_eq!(fake.disks(), 0, "disks are left");
-    hypervisor.assert_no_stranger_was_written_to();
+    hypervisor.assert_no_foreign_disk_was_written_to();
 }

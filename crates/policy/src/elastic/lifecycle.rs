@@ -249,12 +249,6 @@ impl Controller {
         self.enter(Stage::Create);
     }
 
-    /// Whether a step for which room is sought is not wanted any more: the boost is to end, or its caching volume has failed.
-    #[must_use]
-    pub fn calls_off(&self) -> bool {
-        self.wish == Wish::End || self.degraded
-    }
-
     /// A user ends the boost.
     pub(super) fn end_requested(&mut self) {
         match (self.stage, self.work) {
@@ -551,13 +545,6 @@ impl Controller {
             Stage::Release if self.overtaken && !self.degraded => self.boost(),
             Stage::Drain | Stage::Release | Stage::Detach | Stage::Delete => self.retry(refusal, text),
         }
-    }
-
-    /// Why the last boost was not begun, once nothing keeps the next one from being tried: whoever asked for it may look
-    /// later than that.
-    pub(super) fn last_refusal(&self) -> Option<String> {
-        let refused = self.refused.as_ref().filter(|_| self.stage == Stage::Idle)?;
-        Some(format!("the last boost did not begin: {refused}"))
     }
 
     /// No new boost for a while.

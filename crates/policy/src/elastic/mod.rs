@@ -383,4 +383,11 @@ impl Controller {
             budget: self.ledger.usage(self.now),
         }
     }
+
+    /// Why the last boost was not begun, once nothing keeps the next one from being tried: whoever asked for it may look
+    /// later than that.
+    fn last_refusal(&self) -> Option<String> {
+        let refused = self.refused.as_ref().filter(|_| self.stage == Stage::Idle)?;
+        Some(format!("the last boost did not begin: {refused}"))
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use surgetank_model::{Bytes, Instant};
 
-use super::Controller;
+use super::{Controller, Wish};
 
 /// What the provider had room for, and what not.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,6 +60,12 @@ impl Controller {
     /// the provider rents.
     pub fn set_headroom(&mut self, headroom: Option<Headroom>) {
         self.headroom = headroom;
+    }
+
+    /// Whether a step for which room is sought is not wanted any more: the boost is to end, or its caching volume has failed.
+    #[must_use]
+    pub fn calls_off(&self) -> bool {
+        self.wish == Wish::End || self.degraded
     }
 
     /// Whether a caching volume may be rented in this size, or grow to it.
