@@ -312,6 +312,25 @@ fn a_volume_that_a_daemon_takes_over_is_of_that_daemons_machine(world: &World) {
     assert_eq!(machine(&*world.open()), second);
 }
 
+/// Roles that were made before the machine was among what they may set.
+#[test]
+fn a_role_of_aws_that_may_not_set_the_machine_takes_volumes_over_all_the_same() {
+    let clock = Arc::new(ManualClock::at_ms(START_MS));
+    let fake = FakeEc2::start(clock.clone(), Settings::default());
+    let account = Fake::open(&fake, clock.clone());
+    let tags = Tags::from([(tag::OWNER.to_owned(), "a".to_owned())]);
+    let (token, volume_type, size) = ("t".to_owned(), "gp3".to_owned(), Bytes::from_gib(10));
+    let id = account.create(&CreateVolume { token, volume_type, size, tags }).unwrap().0.id;
+    let machine = |account: &dyn Account| account.volume(&id).unwrap().unwrap().machine;
+    let first = machine(&*account);
+    FakeEc2::replace_instance(&fake, "i-0000000000000002b", None);
+    fake.deny_tag(tag::HOST);
+    let account = Fake::open(&fake, clock);
+    assert_eq!(account.set_tag(&id, tag::OWNER, Some("b")), Ok(Change::Changed));
+    let owner = account.describe(&id).unwrap().tags.remove(tag::OWNER);
+    assert_eq!((owner.as_deref(), machine(&*account)), (Some("b"), first));
+}
+
 fn volumes_of_machines_that_are_stopped_are_kept(world: &World) {
     let id = world.rented("a", &[]);
     world.fake.replace_machine(world.names.second, Some(world.names.stopped));

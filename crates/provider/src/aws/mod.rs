@@ -446,16 +446,24 @@ impl Provider for AwsProvider {
             return Ok(Change::Identity);
         }
         self.looks.forget(id);
-        let query = match value {
-            Some(value) => {
-                let query = Query::new("CreateTags").with("ResourceId.1", &id.0);
-                let query = query.with("Tag.1.Key", key).with("Tag.1.Value", value);
-                host.into_iter().fold(query, |query, host| query.with("Tag.2.Key", tag::HOST).with("Tag.2.Value", host))
-            }
-            // Whatever its value.
-            None => Query::new("DeleteTags").with("ResourceId.1", &id.0).with("Tag.1.Key", key),
+        let set = |value: &str, host: Option<&str>| {
+            let query = Query::new("CreateTags").with("ResourceId.1", &id.0);
+            let query = query.with("Tag.1.Key", key).with("Tag.1.Value", value);
+            let marked = |query: Query, host| query.with("Tag.2.Key", tag::HOST).with("Tag.2.Value", host);
+            self.change(&host.into_iter().fold(query, marked))
         };
-        self.change(&query).map_err(|failure| failure.of_volume(id, volume.state()))?;
+        let changed = match value {
+            // Roles that were made before 2026-11-29 may set the owner and not the machine.
+            Some(value) => match set(value, host) {
+                Err(Failure::Refused(refusal)) if host.is_some() && refusal.is("UnauthorizedOperation") => {
+                    set(value, None)
+                }
+                changed => changed,
+            },
+            // Whatever its value.
+            None => self.change(&Query::new("DeleteTags").with("ResourceId.1", &id.0).with("Tag.1.Key", key)),
+        };
+        changed.map_err(|failure| failure.of_volume(id, volume.state()))?;
         Ok(if is_so { Change::Identity } else { Change::Changed })
     }
 }

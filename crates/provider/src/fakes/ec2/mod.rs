@@ -56,6 +56,8 @@ pub struct Ec2 {
     instance_type: String,
     ahead_s: i64,
     is_key_denied: bool,
+    /// Keys of tags that the policy lets nobody set on a volume that is there.
+    denied_tags: BTreeSet<&'static str>,
     calls: Calls<Sent>,
 }
 
@@ -99,6 +101,11 @@ impl FakeEc2 {
     /// Whether nobody may use the key that volumes are encrypted with: they are accepted, and taken back without a word.
     pub fn deny_key(&self, is_denied: bool) {
         self.state().is_key_denied = is_denied;
+    }
+
+    /// The policy lets nobody set this tag on a volume that is there.
+    pub fn deny_tag(&self, key: &'static str) {
+        self.state().denied_tags.insert(key);
     }
 
     /// What kind of instance it is.
@@ -146,6 +153,7 @@ impl Dialect for Ec2 {
             instance_type: "m7i.large".to_owned(),
             ahead_s: 0,
             is_key_denied: false,
+            denied_tags: BTreeSet::new(),
             calls: Calls::default(),
         };
         ec2.rotate();
@@ -191,7 +199,9 @@ impl Dialect for Ec2 {
                 ("AuthFailure", CREDENTIALS.to_owned())
             }
         })?;
-        if self.calls.denied.contains(&*sent.action) {
+        let is_denied_tag = |value: &String| self.denied_tags.contains(value.as_str());
+        let has_denied_tag = sent.action == "CreateTags" && sent.parameters.values().any(is_denied_tag);
+        if self.calls.denied.contains(&*sent.action) || has_denied_tag {
             let said = "You are not authorized to perform this operation. Encoded authorization failure message: kZdy9";
             return Err(("UnauthorizedOperation", said.to_owned()));
         }
