@@ -169,3 +169,36 @@ fn what_a_boost_has_rented_counts_after_a_restart_and_without_the_setting_nothin
     ["a", "b"].iter().for_each(|device| drain(&daemon, device));
     daemon.stop();
 }
+
+/// Nothing was asked of the provider.
+#[test]
+fn a_boost_that_waits_for_room_is_called_off_by_a_drain_and_keeps_no_room() {
+    let machine = Machine::new();
+    let faults = Faults::new(1).unwrap();
+    let overrides = faults_on(Purpose::ReadCache, &faults);
+    let daemon = Daemon::start_with(config(&machine, "boosts = true"), overrides).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Ends(&over);
+        for device in ["a", "b"] {
+            let (machine, over) = (&machine, &over);
+            scope.spawn(move || read(machine, device, over));
+        }
+        eventually("the caches have more than they may have beside a boost", || {
+            machine.on_disk() > BUDGET - BOOST + 8 * MIB
+        });
+        let stuck = faults.add(Rule::always(Kinds::Zeroing, Effect::Stuck));
+        insist(&daemon, &Request::boost("a"));
+        eventually("it waits", || {
+            status(&daemon, "a").reason.is_some_and(|why| why.contains("waits until the read caches"))
+        });
+        drain(&daemon, "a");
+        assert_eq!((mib(share(&daemon, "b").boosts_gib), machine.rented()), (0, 2));
+        faults.remove(stuck);
+        faults.release();
+        insist(&daemon, &Request::boost("a"));
+        eventually("the boost", || status(&daemon, "a").phase == DevicePhase::Boost);
+        drain(&daemon, "a");
+    });
+    daemon.stop();
+}
