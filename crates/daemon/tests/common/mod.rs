@@ -174,8 +174,13 @@ impl Drop for Ends<'_> {
 }
 
 /// Waits until something holds.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + TIMEOUT;
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    within(TIMEOUT, what, holds);
+}
+
+/// The same, for what takes longer than others.
+pub fn within(time: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + time;
     while !holds() {
         assert!(Instant::now() < until, "it never came to this: {what}");
         std::thread::sleep(Duration::from_millis(5));

@@ -15,7 +15,7 @@ use surgetank_model::{Bandwidth, Bytes};
 use super::{configure, disks, nothing_is_left};
 use crate::common::child::Running;
 use crate::common::mounted::{self, Mounted};
-use crate::common::{Ends, Machine, eventually, pattern, rounds};
+use crate::common::{Ends, Machine, eventually, pattern, rounds, within};
 
 /// Of the device.
 const SIZE: Bytes = Bytes::from_mib(96);
@@ -114,7 +114,8 @@ fn demonstrated(machine: &Machine, own: &BTreeSet<String>) {
     mounted::must("mkfs.ext4", &["-q", "-N", "256", "-E", "lazy_itable_init=0,lazy_journal_init=0", device]);
     let file_system = Mounted::mount(&served, &mount);
     let files = burst(&running, &mount, own);
-    eventually("it is drained, and the volume is returned", || {
+    // A detach takes 12 s, an absence is believed after 60 s, and other tests have the processors.
+    within(Duration::from_secs(300), "it is drained, and the volume is returned", || {
         let status = running.client.status().unwrap().devices.remove(0);
         status.phase == DevicePhase::Idle && status.caching.is_none()
     });

@@ -74,7 +74,7 @@ impl Host {
 
     /// Boots a guest for the demonstration, and waits until it is over and no disk is left.
     fn demonstrate(&self, section: &Section) {
-        self.run("TEST=demo::guest_demonstration", demo::backing(), Duration::from_secs(400), section);
+        self.run("TEST=demo::guest_demonstration", demo::backing(), Duration::from_secs(600), section);
     }
 
     /// Boots a guest with a disk, for the ignored test that the first lines of its script name.
