@@ -57,7 +57,7 @@ pub struct PastRental {
     pub lasted: Span,
     /// Size of the caching volume.
     pub size: Bytes,
-    /// The volume went on, as the next rental: with another size, or after a restart.
+    /// The volume went on, as the next rental if there is one: with another size, or after a restart.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub goes_on: bool,
     /// No volume was there.
@@ -97,17 +97,18 @@ struct Rental {
     size: Bytes,
     /// Since when the volume is rented, at whatever size.
     since: Nanoseconds,
-    /// The volume has gone on, as the next rental.
+    /// The volume has gone on, as the next rental if there is one.
     goes_on: bool,
     /// No volume was there.
     was_vain: bool,
 }
 
 impl Rental {
-    /// Until when it is billed in money, which may lie ahead. One that is open is billed as if it ended now.
-    fn billed_until(&self, now: Nanoseconds, billed_time: BilledTime) -> Nanoseconds {
+    /// Until when it is billed in money, which may lie ahead. One that is open is billed as if it ended now, and so is the last one.
+    fn billed_until(&self, now: Nanoseconds, billed_time: BilledTime, is_last: bool) -> Nanoseconds {
         let until = self.until.unwrap_or(now);
-        if self.goes_on || self.was_vain { until } else { self.billed_if(until, billed_time) }
+        let is_exact = self.was_vain || (self.goes_on && !is_last);
+        if is_exact { until } else { self.billed_if(until, billed_time) }
     }
 
     /// The same, if it were to end then.
@@ -136,8 +137,6 @@ impl Ledger {
             let since = rentals.back().filter(|former| former.goes_on).map_or(from, |former| former.since);
             rentals.push_back(Rental { from, until, size, since, goes_on, was_vain });
         }
-        // Whether it has, is known when it is taken over.
-        rentals.back_mut().into_iter().for_each(|last| last.goes_on = false);
         Self { tariff, budget, rentals }
     }
 
@@ -154,13 +153,10 @@ impl Ledger {
 
     fn begin(&mut self, now: Instant, size: Bytes, goes_on: bool) {
         self.close(now, true);
-        let former = self.rentals.back_mut().filter(|former| goes_on && !former.was_vain);
-        let since = former.map_or(nanoseconds(now), |former| {
-            former.goes_on = true;
-            former.since
-        });
+        self.rentals.back_mut().into_iter().for_each(|former| former.goes_on = goes_on && !former.was_vain);
+        let since = self.rentals.back().filter(|former| former.goes_on).map_or(nanoseconds(now), |former| former.since);
         let (horizon, billed_time) = (nanoseconds(now) - DAY.as_nanos() as Nanoseconds, self.tariff.billed_time);
-        self.rentals.retain(|rental| rental.billed_until(horizon, billed_time) > horizon);
+        self.rentals.retain(|rental| rental.billed_until(horizon, billed_time, false) > horizon);
         let (until, goes_on, was_vain) = (None, false, false);
         self.rentals.push_back(Rental { from: nanoseconds(now), until, size, since, goes_on, was_vain });
     }
@@ -184,8 +180,10 @@ impl Ledger {
         let now = nanoseconds(now);
         let span = |ns: Nanoseconds| Span(Duration::from_nanos(u64::try_from(ns.max(0)).unwrap_or(u64::MAX)));
         let (horizon, billed_time) = (now - DAY.as_nanos() as Nanoseconds, self.tariff.billed_time);
-        let recent = self.rentals.iter().filter(|rental| rental.billed_until(now, billed_time) > horizon);
+        let recent =
+            self.ranked().filter(|(rental, is_last)| rental.billed_until(now, billed_time, *is_last) > horizon);
         recent
+            .map(|(rental, _)| rental)
             .map(|rental| PastRental {
                 started_ago: span(now - rental.from),
                 lasted: span(rental.until.unwrap_or(now) - rental.from),
@@ -196,18 +194,25 @@ impl Ledger {
             .collect()
     }
 
+    /// Rentals, and whether each is the last.
+    fn ranked(&self) -> impl Iterator<Item = (&Rental, bool)> {
+        let count = self.rentals.len();
+        self.rentals.iter().enumerate().map(move |(number, rental)| (rental, number + 1 == count))
+    }
+
     /// GiB-seconds of the `window` that ends at `now`: rented, and billed in money, which is more where a minimum is billed. All of that
     /// counts from the moment at which it is owed.
     fn gib_seconds(&self, now: Instant, window: Duration) -> (f64, f64) {
         let now = nanoseconds(now);
         let start = now - window.as_nanos() as Nanoseconds;
-        let overlap = |rental: &Rental| {
+        let overlap = |(rental, is_last): (&Rental, bool)| {
             let since = rental.from.max(start);
             let until = |until: Nanoseconds| (until - since).max(0) as f64 / 1e9 * rental.size.as_gib();
-            (until(rental.until.unwrap_or(now).min(now)), until(rental.billed_until(now, self.tariff.billed_time)))
+            let billed_until = rental.billed_until(now, self.tariff.billed_time, is_last);
+            (until(rental.until.unwrap_or(now).min(now)), until(billed_until))
         };
         // The sum of nothing is a negative zero.
-        self.rentals.iter().map(overlap).fold((0.0, 0.0), |sum, more| (sum.0 + more.0, sum.1 + more.1))
+        self.ranked().map(overlap).fold((0.0, 0.0), |sum, more| (sum.0 + more.0, sum.1 + more.1))
     }
 
     /// How much of the budget is used, hour first.
@@ -265,7 +270,7 @@ impl Ledger {
             None => ahead(now + billed_time.of(further).as_nanos() as Nanoseconds, size),
             // What it owes at its present size is among what is spent.
             Some(open) => {
-                let owed = ahead(open.billed_until(now, billed_time), open.size)?;
+                let owed = ahead(open.billed_until(now, billed_time, true), open.size)?;
                 Some((ahead(open.billed_if(until, billed_time), size)? - owed).max(0.0))
             }
         }
