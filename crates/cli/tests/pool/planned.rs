@@ -7,18 +7,17 @@ use serde_json::Value;
 
 use crate::place::{Place, Started, binary, done, refused, run, signal, until};
 
-/// Directories of a measurement, all of them empty.
+/// In one directory, by its name alone, and in that for temporary files, both of them empty.
 fn calibrate(place: &Place, more: &[&str]) -> std::process::Command {
-    fs::create_dir(place.at("ssd")).unwrap();
     fs::create_dir(place.at("tmp")).unwrap();
     let mut command = binary();
-    command.args(["pool", "calibrate", "--target"]).arg(place.at("target")).args(more);
-    command.arg("--ssd-directory").arg(place.at("ssd")).env("TMPDIR", place.at("tmp"));
+    command.args(["pool", "calibrate", "--target", "target", "--ssd-directory", "target"]).args(more);
+    command.current_dir(place.at("target").parent().unwrap()).env("TMPDIR", place.at("tmp"));
     command
 }
 
 fn is_empty(place: &Place) -> bool {
-    ["target", "ssd", "tmp"].iter().all(|name| fs::read_dir(place.at(name)).unwrap().next().is_none())
+    ["target", "tmp"].iter().all(|name| fs::read_dir(place.at(name)).unwrap().next().is_none())
 }
 
 const PRICES: &str = "[[candidate]]\nmemory = \"128 MiB\"\nssd = \"256 MiB\"\n\

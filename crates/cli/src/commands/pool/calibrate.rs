@@ -115,9 +115,13 @@ struct Own(PathBuf);
 impl Own {
     /// All three may be below one directory.
     fn below(parent: &Path, what: &str) -> Result<Self, Failure> {
-        let path = parent.join(format!("surgetank-calibrate-{}-{what}", std::process::id()));
-        std::fs::create_dir(&path).map(|()| Self(path.clone())).map_err(|error| {
-            Failure::Invalid(format!("{}: {error}: name a directory that can be written", path.display()))
+        // The pool's processes have directories of their own.
+        let made = std::fs::canonicalize(parent).and_then(|parent| {
+            let path = parent.join(format!("surgetank-calibrate-{}-{what}", std::process::id()));
+            std::fs::create_dir(&path).map(|()| Self(path))
+        });
+        made.map_err(|error| {
+            Failure::Invalid(format!("{}: {error}: name a directory that can be written", parent.display()))
         })
     }
 
