@@ -68,9 +68,9 @@ fn read(machine: &Machine, device: &str, over: &AtomicBool) {
         let [first, second] =
             [1, 2].map(|version| pattern(block, version, MIB as usize)[from..][..BLOCK as usize].to_vec());
         // A write that is under way may be there in part: each sector is old or new.
-        let sectors = bytes.chunks(512).zip(first.chunks(512)).zip(second.chunks(512));
+        let mut sectors = bytes.chunks(512).zip(first.chunks(512)).zip(second.chunks(512));
         let known = |((read, first), second)| read == first || (device == "a" && read == second);
-        assert!(sectors.map(known).all(|is_known| is_known), "{device} reads something else at {at}");
+        assert!(sectors.all(known), "{device} reads something else at {at}");
     }
 }
 
