@@ -1,10 +1,13 @@
 //! `surgetank allocate` as scripts and people meet it.
 
+mod files;
+
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+use files::{Place, number};
 
 /// The contract's file, with a second application.
 const FILE: &str = r#"slo = 0.05
@@ -46,51 +49,6 @@ level2 = ["st1", "st2"]
 demand = "1.2 GiB"
 "#;
 
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new(file: &str) -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
-        place.write("a.toml", file);
-        place
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
-        fs::write(self.path().join(name), text).unwrap();
-    }
-
-    fn allocate(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
-        command.args(["allocate", "a.toml"]).args(arguments).current_dir(self.path());
-        command.env_remove("SURGETANK_LOG").stdin(Stdio::null()).output().unwrap()
-    }
-
-    #[track_caller]
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.allocate(&[arguments, &["--json"]].concat());
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    /// The command fails with this status and one sentence.
-    #[track_caller]
-    fn refused(&self, arguments: &[&str], status: i32) -> String {
-        let output = self.allocate(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
-        assert!(said.starts_with("surgetank: ") && said.trim_end().lines().count() == 1, "{arguments:?}: {said}");
-        said
-    }
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
-}
-
 /// What the applications of an answer have of a level together.
 fn shared(answer: &Value, level: &str) -> f64 {
     let of = |app: &Value| match &app[level] {
@@ -102,7 +60,7 @@ fn shared(answer: &Value, level: &str) -> f64 {
 
 #[test]
 fn the_answer_has_the_contracts_names() {
-    let place = Place::new(FILE);
+    let place = Place::new("allocate", FILE);
     let answer = place.json(&[]);
     assert_eq!((&answer["feasible"], &answer["infeasible"]), (&Value::Bool(true), &Value::Null));
     assert!(number(&answer["fair_speedup"]) > 1.0, "{answer}");
@@ -126,7 +84,7 @@ fn the_answer_has_the_contracts_names() {
 
 #[test]
 fn every_scheme_is_shown_beside_the_best_and_can_be_asked_for() {
-    let place = Place::new(FILE);
+    let place = Place::new("allocate", FILE);
     let answer = place.json(&[]);
     let names: Vec<&str> =
         answer["schemes"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
@@ -136,7 +94,7 @@ fn every_scheme_is_shown_beside_the_best_and_can_be_asked_for() {
     );
     assert!((0.0..0.5).contains(&number(&answer["mlms_below_optimum"])), "{answer}");
     for (index, name) in names.iter().enumerate() {
-        let output = place.allocate(&["--scheme", name, "--json"]);
+        let output = place.run(&["--scheme", name, "--json"]);
         let one: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(
             (&one["scheme"], &one["fair_speedup"]),
@@ -151,8 +109,8 @@ fn every_scheme_is_shown_beside_the_best_and_can_be_asked_for() {
 
 #[test]
 fn people_get_shares_and_how_far_mlms_is_from_the_optimum() {
-    let place = Place::new(FILE);
-    let output = place.allocate(&[]);
+    let place = Place::new("allocate", FILE);
+    let output = place.run(&[]);
     let text = String::from_utf8(output.stdout).unwrap();
     for part in
         ["application", "of io1", "of st1", "Fair speedup", "below the optimum", "second-level-only", "mlms, the paper"]
@@ -164,12 +122,12 @@ fn people_get_shares_and_how_far_mlms_is_from_the_optimum() {
 
 #[test]
 fn a_plan_is_kept_and_changes_are_bounded() {
-    let place = Place::new(FILE);
-    let first = place.allocate(&["--json"]).stdout;
+    let place = Place::new("allocate", FILE);
+    let first = place.run(&["--json"]).stdout;
     place.write("now.json", &first);
-    assert_eq!(place.allocate(&["--json", "--previous", "now.json"]).stdout, first, "byte for byte");
+    assert_eq!(place.run(&["--json", "--previous", "now.json"]).stdout, first, "byte for byte");
     // From the fair share the best shares are farther away than a twentieth of each level.
-    place.write("now.json", place.allocate(&["--json", "--scheme", "fair-share"]).stdout);
+    place.write("now.json", place.run(&["--json", "--scheme", "fair-share"]).stdout);
     place.write("a.toml", format!("change_max = 0.05\n{FILE}"));
     let next = place.json(&["--previous", "now.json"]);
     for app in next["apps"].as_array().unwrap() {
@@ -197,11 +155,11 @@ fn a_plan_is_kept_and_changes_are_bounded() {
 fn what_is_infeasible_is_named_with_what_would_suffice() {
     // A bound above the fair share grows with the cache that is added: B has a latency, so that cache is a remedy.
     let strict = FILE.replacen("slo = 0.05\nmrc", "slo = \"2.1 ms\"\nmrc", 1).replace("\"B\"", "\"B\"\nslo = \"9 ms\"");
-    let place = Place::new(&strict);
+    let place = Place::new("allocate", &strict);
     let said = place.refused(&[], 3);
     let sentence = "surgetank: a.toml: no shares meet all SLOs: application A cannot have 2.100000 ms, but 2.2";
     assert!(said.starts_with(sentence) && said.contains("; or add ") && said.contains("MiB more at io1"), "{said}");
-    let output = place.allocate(&["--json"]);
+    let output = place.run(&["--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &answer["feasible"]), (Some(3), &Value::Bool(false)));
     // The shares that it names in its stead are the fair ones.
@@ -232,21 +190,21 @@ fn what_is_infeasible_is_named_with_what_would_suffice() {
 fn a_scheme_that_breaks_an_slo_says_whose() {
     // B asks much more often, so that it takes most of what is shared.
     let file = FILE.replace("[[app]]\nname = \"B\"", "[[app]]\nname = \"B\"\naccesses_per_s = 1000");
-    let place = Place::new(&file);
+    let place = Place::new("allocate", &file);
     let said = place.refused(&["--scheme", "uncontrolled"], 3);
     assert!(said.contains("the scheme uncontrolled breaks the SLO of A: --scheme optimal"), "{said}");
 }
 
 #[test]
 fn demands_have_a_place_or_it_is_said_whose_have_none() {
-    let place = Place::new(DEMANDS);
+    let place = Place::new("allocate", DEMANDS);
     let answer = place.json(&[]);
     assert_eq!(answer["feasible"], Value::Bool(true));
     let (a, b) = (&answer["apps"][0]["level2_mib"], &answer["apps"][1]["level2_mib"]);
     assert_eq!(number(&a["st1"]), 768.0);
     assert!((number(&b["st1"]) + number(&b["st2"]) - 1228.8).abs() < 1e-3, "{answer}");
     assert!(number(&b["st1"]) <= 256.0 && number(&b["st2"]) <= 1024.0, "{answer}");
-    let text = String::from_utf8(place.allocate(&[]).stdout).unwrap();
+    let text = String::from_utf8(place.run(&[]).stdout).unwrap();
     assert!(text.contains("768 MiB of st1") && text.contains("1.2 GiB"), "{text}");
     place.write("a.toml", DEMANDS.replace("0.75 GiB", "1.5 GiB"));
     let said = place.refused(&[], 3);
@@ -254,7 +212,7 @@ fn demands_have_a_place_or_it_is_said_whose_have_none() {
                     demand of A to 1024.0 MiB or add 512.0 MiB at st1, and lower the demand of B to 1024.0 MiB or add 204.8 MiB \
                     at st1 or st2";
     assert_eq!(said.trim_end(), format!("surgetank: {sentence}"));
-    let answer: Value = serde_json::from_slice(&place.allocate(&["--json"]).stdout).unwrap();
+    let answer: Value = serde_json::from_slice(&place.run(&["--json"]).stdout).unwrap();
     assert_eq!((&answer["feasible"], &answer["unplaced"][0]["name"]), (&Value::Bool(false), &Value::from("A")));
     for (flags, part) in
         [(&["--scheme", "mlms"][..], "--scheme"), (&["--page", "x.html"], "--page"), (&["--trace", "A=t"], "--trace")]
@@ -266,7 +224,7 @@ fn demands_have_a_place_or_it_is_said_whose_have_none() {
 
 #[test]
 fn every_mistake_is_one_sentence_with_its_place() {
-    let place = Place::new("");
+    let place = Place::new("allocate", "");
     let mistakes: &[(&str, &str, &str)] = &[
         // What is replaced, with what, and what is said.
         ("slo = 0.05\nlatency", "segment = \"0 MiB\"\nslo = 0.05\nlatency", ":1:11: the segment is 0 B"),
@@ -442,7 +400,8 @@ fn loop_trace(blocks: u64, rounds: u64) -> String {
 
 #[test]
 fn curves_come_from_traces() {
-    let place = Place::new(&FILE.replace("mrc = [[\"0 MiB\", 1.0], [\"50 MiB\", 0.9], [\"300 MiB\", 0.8]]\n", ""));
+    let place =
+        Place::new("allocate", &FILE.replace("mrc = [[\"0 MiB\", 1.0], [\"50 MiB\", 0.9], [\"300 MiB\", 0.8]]\n", ""));
     place.write("loop.csv", loop_trace(512, 20));
     // 2 MiB, read 20 times: the curve falls from 1 to 0.05 where everything fits, and the hull is a line to there.
     let answer = place.json(&["--trace", "B=loop.csv"]);
@@ -480,8 +439,8 @@ fn curves_come_from_traces() {
 
 #[test]
 fn a_page_shows_margins_shares_and_curves() {
-    let place = Place::new(&FILE.replace("\"B\"", "\"<b>\""));
-    let output = place.allocate(&["--page", "shares.html"]);
+    let place = Place::new("allocate", &FILE.replace("\"B\"", "\"<b>\""));
+    let output = place.run(&["--page", "shares.html"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let page = fs::read_to_string(place.path().join("shares.html")).unwrap();
     for part in ["SLO margins", "Curves, hulls and shares", "Every scheme", "mlms below the optimum", "&lt;b&gt;"] {
@@ -502,8 +461,8 @@ fn a_page_shows_margins_shares_and_curves() {
 
 #[test]
 fn an_inclusive_hierarchy_is_one_word() {
-    let exclusive = Place::new(FILE).json(&[]);
-    let inclusive = Place::new(&FILE.replace("\"exclusive\"", "\"inclusive\"")).json(&[]);
+    let exclusive = Place::new("allocate", FILE).json(&[]);
+    let inclusive = Place::new("allocate", &FILE.replace("\"exclusive\"", "\"inclusive\"")).json(&[]);
     assert_eq!(
         (&exclusive["hierarchy"], &inclusive["hierarchy"]),
         (&Value::from("exclusive"), &Value::from("inclusive"))
@@ -515,7 +474,7 @@ fn an_inclusive_hierarchy_is_one_word() {
 #[test]
 fn the_example_is_feasible() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/caches.toml");
-    let place = Place::new(&fs::read_to_string(example).unwrap());
+    let place = Place::new("allocate", &fs::read_to_string(example).unwrap());
     let answer = place.json(&[]);
     assert!(number(&answer["fair_speedup"]) > 1.05, "{answer}");
 }

@@ -1,10 +1,13 @@
 //! `surgetank provision` as scripts and people meet it.
 
+mod files;
+
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+use files::{Place, number};
 
 /// The contract's file, with a second candidate.
 const FILE: &str = r#"[target]
@@ -47,61 +50,17 @@ ssd_gib_usd = 12
 node_usd = 0.5
 "#;
 
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new(file: &str) -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
-        place.write("a.toml", file);
-        place
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
-        fs::write(self.path().join(name), text).unwrap();
-    }
-
-    fn provision(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
-        command.args(["provision", "a.toml"]).args(arguments).current_dir(self.path());
-        command.env_remove("SURGETANK_LOG").stdin(Stdio::null()).output().unwrap()
-    }
-
-    #[track_caller]
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.provision(&[arguments, &["--json"]].concat());
-        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    /// The command fails with this status and one sentence.
-    #[track_caller]
-    fn refused(&self, arguments: &[&str], status: i32) -> String {
-        let output = self.provision(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
-        assert!(said.starts_with("surgetank: ") && said.trim_end().lines().count() == 1, "{arguments:?}: {said}");
-        said
-    }
-
-    fn names(&self) -> Vec<String> {
-        let names = fs::read_dir(self.path()).unwrap();
-        let mut names: Vec<String> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+/// What is in a place.
+fn names(place: &Place) -> Vec<String> {
+    let names = fs::read_dir(place.path()).unwrap();
+    let mut names: Vec<String> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 #[test]
 fn the_answer_has_the_contracts_names() {
-    let answer = Place::new(FILE).json(&[]);
+    let answer = Place::new("provision", FILE).json(&[]);
     let best = &answer["best"];
     // 29 × (0.8 − 0.28) = 15.08 GiB/s for 29 × (2 × 5 + 4 × 1) USD.
     assert_eq!((&best["nodes"], &best["memory_gib"], &best["ssd_gib"]), (&29.into(), &2.0.into(), &4.0.into()));
@@ -119,8 +78,8 @@ fn the_answer_has_the_contracts_names() {
 
 #[test]
 fn people_see_the_nodes_the_candidates_and_what_longer_checkpoints_cost() {
-    let place = Place::new(FILE);
-    let text = String::from_utf8(place.provision(&[]).stdout).unwrap();
+    let place = Place::new("provision", FILE);
+    let text = String::from_utf8(place.run(&[]).stdout).unwrap();
     for part in [
         "29 nodes with 2 GiB of memory and 4 GiB of SSD each take in 15.080 GiB/s for $406.00.",
         "costs $354.00 more",
@@ -131,14 +90,14 @@ fn people_see_the_nodes_the_candidates_and_what_longer_checkpoints_cost() {
         assert!(text.contains(part), "{part}\n{text}");
     }
     place.write("a.toml", MODELLED);
-    let text = String::from_utf8(place.provision(&[]).stdout).unwrap();
+    let text = String::from_utf8(place.run(&[]).stdout).unwrap();
     assert!(text.contains("30.0 s") && !text.contains("copies = 2") && !text.contains("NaN"), "{text}");
 }
 
 #[test]
 fn the_curve_of_cost_against_time_never_rises() {
     for file in [FILE, MODELLED] {
-        let answer = Place::new(file).json(&[]);
+        let answer = Place::new("provision", file).json(&[]);
         let curve = answer["trade_off"].as_array().unwrap();
         let costs: Vec<f64> = curve.iter().map(|point| number(&point["cost_usd"])).collect();
         assert!(costs.is_sorted_by(|shorter, longer| longer <= shorter) && costs[14] < costs[0] / 1.5, "{costs:?}");
@@ -155,14 +114,14 @@ fn the_curve_of_cost_against_time_never_rises() {
 
 #[test]
 fn what_is_infeasible_names_the_nearest_target_that_is_not() {
-    let place = Place::new(&FILE.replace("15 GiB/s", "100 GiB/s"));
+    let place = Place::new("provision", &FILE.replace("15 GiB/s", "100 GiB/s"));
     let said = place.refused(&[], 3);
     // (1 + 0.01)² ÷ 0.04 is 25.5025; 50 nodes and 51 take in 50 × (1 − 0.49).
     assert!(
         said.contains("a.toml: no number of nodes takes in 100.000 GiB/s") && said.contains("\"25.5 GiB/s\""),
         "{said}"
     );
-    let output = place.provision(&["--json"]);
+    let output = place.run(&["--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &answer["best"]), (Some(3), &Value::Null));
     assert_eq!(number(&answer["infeasible"]["throughput_gib_s"]), 25.5);
@@ -181,8 +140,8 @@ fn what_is_infeasible_names_the_nearest_target_that_is_not() {
 
 #[test]
 fn a_page_draws_cost_against_time() {
-    let place = Place::new(MODELLED);
-    let output = place.provision(&["--page", "cost.html"]);
+    let place = Place::new("provision", MODELLED);
+    let output = place.run(&["--page", "cost.html"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let page = fs::read_to_string(place.path().join("cost.html")).unwrap();
     for part in ["Cost against time", "Candidates", "candidates suffice", "20000.5", "2 copies"] {
@@ -199,12 +158,12 @@ fn a_page_draws_cost_against_time() {
     fs::hard_link(place.path().join("b.html"), place.path().join("a.toml")).unwrap();
     std::os::unix::fs::symlink("a.toml", place.path().join("c.html")).unwrap();
     assert!(place.refused(&["--page", "c.html"], 2).contains("is read, and would be written over: name another"));
-    assert_eq!(place.names(), ["a.html", "a.toml", "b.html", "c.html", "cost.html"], "nothing partial is left");
+    assert_eq!(names(&place), ["a.html", "a.toml", "b.html", "c.html", "cost.html"], "nothing partial is left");
 }
 
 #[test]
 fn every_mistake_is_one_sentence_with_its_place() {
-    let place = Place::new(FILE);
+    let place = Place::new("provision", FILE);
     let long = format!("memory = [{}]", "\"1 GiB\",".repeat(2100));
     let many = format!("ssd = [{}]", "\"1 GiB\",".repeat(2100));
     let mistakes: [(&str, &str, &str, &str); 36] = [
@@ -317,13 +276,13 @@ fn every_mistake_is_one_sentence_with_its_place() {
         place.write("a.toml", text);
         assert!(place.refused(&[], 2).contains(said), "{text}");
     }
-    assert_eq!(place.names(), ["a.toml"], "nothing is left");
+    assert_eq!(names(&place), ["a.toml"], "nothing is left");
 }
 
 #[test]
 fn the_example_is_feasible() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/pool.toml");
-    let answer = Place::new(&fs::read_to_string(example).unwrap()).json(&[]);
+    let answer = Place::new("provision", &fs::read_to_string(example).unwrap()).json(&[]);
     // Nodes with SSD beside little memory are the cheapest.
     let best = &answer["best"];
     assert!(

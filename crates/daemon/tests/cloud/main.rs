@@ -5,6 +5,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/hypervisor.rs"]
+mod hypervisor;
 mod purse;
 mod run;
 
@@ -17,9 +19,9 @@ use surgetank_model::volume_type::Provision;
 use surgetank_provider::fakes::FakeAzure;
 use surgetank_provider::{CreateVolume, Provider as _, ProviderError, SystemClock, Tags, tag};
 
-use common::azure::{Hypervisor, section, settings};
 use common::tables::{Loop, Tables};
-use common::{Ends, MIB, Machine};
+use common::{Ends, MIB, Machine, eventually};
+use hypervisor::{Hypervisor, section, settings};
 use purse::{BUDGET_USD, Paying, Purse};
 use run::Run;
 
@@ -71,6 +73,7 @@ fn on_a_fake(test: impl FnOnce(&Machine, &FakeAzure, &Hypervisor<'_>, &Run, &Tab
         scope.spawn(|| hypervisor.follow(&is_done));
         let _over = Ends(&is_done);
         test(&machine, &fake, &hypervisor, &run, &tables());
+        eventually("no disk is plugged in", || hypervisor.plugged() == 0);
     });
     assert_eq!(fake.disks(), 0, "disks are left");
     hypervisor.assert_no_foreign_disk_was_written_to();

@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 
 pub mod arrays;
-pub mod azure;
 pub mod block;
 pub mod child;
 pub mod failing;
@@ -24,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Request};
-use surgetank_provider::LocalConfig;
+use surgetank_provider::{LocalConfig, PoolConfig, PoolProvider, Provider, tag};
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
@@ -135,6 +134,18 @@ impl Machine {
 }
 
 impl Machine {
+    /// How many volumes its daemon has rented in the pool at this address, whose key and target are here.
+    pub fn rented_in_pool(&self, address: &str) -> usize {
+        let owner = std::fs::read_to_string(self.path("state/owner-id")).unwrap();
+        let config = PoolConfig {
+            address: format!("pool://{address}"),
+            token_file: self.path("pool/key"),
+            target: self.path("target"),
+            ..PoolConfig::default()
+        };
+        PoolProvider::open(config).unwrap().list(tag::OWNER, owner.trim()).unwrap().len()
+    }
+
     /// What the daemon in the child process said.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()

@@ -9,11 +9,11 @@ use std::time::Duration;
 use surgetank_provider::SystemClock;
 use surgetank_provider::fakes::FakeAzure;
 
-use crate::common::azure::{Hypervisor, section, settings};
 use crate::common::child::{Running, TABLES};
 use crate::common::tables::{Loop, Tables};
 use crate::common::{Ends, MIB, Machine, eventually};
 use crate::hotplug::cycled;
+use crate::hypervisor::{Hypervisor, section, settings};
 
 /// Life cycles; `SURGETANK_HOTPLUGS` for more.
 const CYCLES: u64 = 3;

@@ -21,6 +21,8 @@ mod hotplug;
 #[allow(dead_code, reason = "the provider's tests use the rest")]
 #[path = "../../../provider/tests/openstack/http.rs"]
 mod http;
+#[path = "../common/hypervisor.rs"]
+mod hypervisor;
 mod kills;
 mod kills_mounted;
 mod lifecycles;

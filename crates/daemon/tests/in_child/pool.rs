@@ -9,7 +9,6 @@ use surgetank_daemon::{Config, Daemon, DevicePhase, Request};
 use surgetank_model::Bytes;
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::local::{self, Local};
-use surgetank_provider::{PoolConfig, PoolProvider, Provider, tag};
 
 /// Steps of a boost at which a daemon is killed.
 const POINTS: &[&str] = &[
@@ -70,14 +69,7 @@ impl World {
 
     /// What this machine's daemon has rented.
     fn rented(&self) -> usize {
-        let owner = std::fs::read_to_string(self.machine.path("state/owner-id")).unwrap();
-        let config = PoolConfig {
-            address: format!("pool://{}", self.pool.address()),
-            token_file: self.machine.path("pool/key"),
-            target: self.machine.path("target"),
-            ..PoolConfig::default()
-        };
-        PoolProvider::open(config).unwrap().list(tag::OWNER, owner.trim()).unwrap().len()
+        self.machine.rented_in_pool(self.pool.address())
     }
 
     /// The daemon has drained what a killed one left.

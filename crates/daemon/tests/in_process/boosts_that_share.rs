@@ -4,6 +4,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use crate::common::failing::faults_on;
@@ -84,39 +85,62 @@ fn measure(machine: &Machine, over: &AtomicBool) -> u64 {
     most
 }
 
+/// A daemon with boosts that share. Its caches cannot become smaller while their discards are stuck.
+struct World {
+    machine: Machine,
+    faults: Faults,
+    daemon: Daemon,
+}
+
+impl World {
+    fn start() -> Self {
+        let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+        let overrides = faults_on(Purpose::ReadCache, &faults);
+        let daemon = Daemon::start_with(config(&machine, "boosts = true"), overrides).unwrap();
+        Self { machine, faults, daemon }
+    }
+
+    /// Has both devices read until it is over, and waits until their caches have more than they may have beside a boost.
+    fn fill_caches<'scope, 'env>(
+        &'env self,
+        scope: &'scope Scope<'scope, 'env>,
+        over: &'env AtomicBool,
+    ) -> [ScopedJoinHandle<'scope, ()>; 2] {
+        let readers = ["a", "b"].map(|device| scope.spawn(move || read(&self.machine, device, over)));
+        eventually("the caches have more than they may have beside a boost", || {
+            self.machine.on_disk() > BUDGET - BOOST + 8 * MIB
+        });
+        readers
+    }
+}
+
 #[test]
 fn a_boost_rents_when_read_caches_have_become_smaller_and_they_have_its_room_again() {
-    let machine = Machine::new();
-    let faults = Faults::new(1).unwrap();
-    let overrides = faults_on(Purpose::ReadCache, &faults);
-    let daemon = Daemon::start_with(config(&machine, "boosts = true"), overrides).unwrap();
+    let world = World::start();
+    let World { machine, faults, daemon } = &world;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _over = Ends(&over);
-        let readers: Vec<_> =
-            ["a", "b"].into_iter().map(|device| scope.spawn(|| read(&machine, device, &over))).collect();
-        eventually("the caches have more than they may have beside a boost", || {
-            machine.on_disk() > BUDGET - BOOST + 8 * MIB
-        });
-        let measured = scope.spawn(|| measure(&machine, &over));
+        let readers = world.fill_caches(scope, &over);
+        let measured = scope.spawn(|| measure(machine, &over));
         // The caches cannot become smaller, and so long nothing is rented.
         let stuck = faults.add(Rule::always(Kinds::Zeroing, Effect::Stuck));
-        insist(&daemon, &Request::boost("a"));
+        insist(daemon, &Request::boost("a"));
         eventually("they are to become smaller", || faults.stuck() > 0);
         for _ in 0..50 {
             std::thread::sleep(Duration::from_millis(5));
-            let a = status(&daemon, "a");
+            let a = status(daemon, "a");
             assert_eq!((a.phase, machine.rented()), (DevicePhase::Attaching, 2));
             assert!(a.reason.is_some_and(|why| why.contains("waits until the read caches")));
         }
         faults.remove(stuck);
         faults.release();
-        eventually("the boost", || status(&daemon, "a").phase == DevicePhase::Boost);
+        eventually("the boost", || status(daemon, "a").phase == DevicePhase::Boost);
         // They are asked one after the other, and may change meanwhile.
         let (mut a, mut b) = (ShareStatus::default(), ShareStatus::default());
         eventually("shares stand still for a moment", || {
-            (a, b) = (share(&daemon, "a"), share(&daemon, "b"));
-            share(&daemon, "a").size_gib == a.size_gib
+            (a, b) = (share(daemon, "a"), share(daemon, "b"));
+            share(daemon, "a").size_gib == a.size_gib
         });
         assert!(mib(a.size_gib) + mib(b.size_gib) <= (BUDGET - BOOST) / MIB, "{a:?} {b:?}");
         assert_eq!((mib(a.fair_gib), mib(a.boosts_gib)), (12, 24));
@@ -126,23 +150,23 @@ fn a_boost_rents_when_read_caches_have_become_smaller_and_they_have_its_room_aga
             why.contains("the budget of 48 MiB that read caches and boosts share") && why.contains("leave 16 MiB"),
             "{why}"
         );
-        let mut nbd = connect(&machine, "a");
+        let mut nbd = connect(machine, "a");
         fill(&mut nbd, 16, 2);
         find(&mut nbd, 16, 2);
-        drain(&daemon, "a");
+        drain(daemon, "a");
         eventually("the caches have all of it again", || {
-            mib(share(&daemon, "a").size_gib) + mib(share(&daemon, "b").size_gib) == BUDGET / MIB
+            mib(share(daemon, "a").size_gib) + mib(share(daemon, "b").size_gib) == BUDGET / MIB
         });
         find(&mut nbd, 16, 2);
-        insist(&daemon, &Request::boost("b"));
-        eventually("another boost", || status(&daemon, "b").phase == DevicePhase::Boost);
-        drain(&daemon, "b");
-        assert!(!readers.iter().any(std::thread::ScopedJoinHandle::is_finished), "a reader has ended");
+        insist(daemon, &Request::boost("b"));
+        eventually("another boost", || status(daemon, "b").phase == DevicePhase::Boost);
+        drain(daemon, "b");
+        assert!(!readers.iter().any(ScopedJoinHandle::is_finished), "a reader has ended");
         over.store(true, Ordering::Relaxed);
         let most = measured.join().unwrap();
         assert!(most <= BUDGET, "{most} bytes were on disk");
     });
-    daemon.stop();
+    world.daemon.stop();
 }
 
 #[test]
@@ -177,32 +201,24 @@ fn what_a_boost_has_rented_counts_after_a_restart_and_without_the_setting_nothin
 /// Nothing was asked of the provider.
 #[test]
 fn a_boost_that_waits_for_room_is_called_off_by_a_drain_and_keeps_no_room() {
-    let machine = Machine::new();
-    let faults = Faults::new(1).unwrap();
-    let overrides = faults_on(Purpose::ReadCache, &faults);
-    let daemon = Daemon::start_with(config(&machine, "boosts = true"), overrides).unwrap();
+    let world = World::start();
+    let World { machine, faults, daemon } = &world;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _over = Ends(&over);
-        for device in ["a", "b"] {
-            let (machine, over) = (&machine, &over);
-            scope.spawn(move || read(machine, device, over));
-        }
-        eventually("the caches have more than they may have beside a boost", || {
-            machine.on_disk() > BUDGET - BOOST + 8 * MIB
-        });
+        world.fill_caches(scope, &over);
         let stuck = faults.add(Rule::always(Kinds::Zeroing, Effect::Stuck));
-        insist(&daemon, &Request::boost("a"));
+        insist(daemon, &Request::boost("a"));
         eventually("it waits", || {
-            status(&daemon, "a").reason.is_some_and(|why| why.contains("waits until the read caches"))
+            status(daemon, "a").reason.is_some_and(|why| why.contains("waits until the read caches"))
         });
-        drain(&daemon, "a");
-        assert_eq!((mib(share(&daemon, "b").boosts_gib), machine.rented()), (0, 2));
+        drain(daemon, "a");
+        assert_eq!((mib(share(daemon, "b").boosts_gib), machine.rented()), (0, 2));
         faults.remove(stuck);
         faults.release();
-        insist(&daemon, &Request::boost("a"));
-        eventually("the boost", || status(&daemon, "a").phase == DevicePhase::Boost);
-        drain(&daemon, "a");
+        insist(daemon, &Request::boost("a"));
+        eventually("the boost", || status(daemon, "a").phase == DevicePhase::Boost);
+        drain(daemon, "a");
     });
-    daemon.stop();
+    world.daemon.stop();
 }

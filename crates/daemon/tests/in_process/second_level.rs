@@ -9,7 +9,6 @@ use surgetank_daemon::{Config, Daemon};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 use surgetank_pool::local::{self, Local};
-use surgetank_provider::{PoolConfig, PoolProvider, Provider, tag};
 
 const SIZE: u64 = 48 * MIB;
 /// Read again and again: more than the first level has, and less than the second one.
@@ -49,14 +48,7 @@ impl World {
 
     /// What this machine's daemon has rented in the pool.
     fn rented(&self) -> usize {
-        let owner = std::fs::read_to_string(self.machine.path("state/owner-id")).unwrap();
-        let config = PoolConfig {
-            address: format!("pool://{}", self.pool.address()),
-            token_file: self.machine.path("pool/key"),
-            target: self.machine.path("target"),
-            ..PoolConfig::default()
-        };
-        PoolProvider::open(config).unwrap().list(tag::OWNER, owner.trim()).unwrap().len()
+        self.machine.rented_in_pool(self.pool.address())
     }
 }
 

@@ -14,7 +14,7 @@ use surgetank_provider::DiskIdentity;
 use surgetank_provider::fakes::azure::{GROUP, MACHINE, SUBSCRIPTION};
 use surgetank_provider::fakes::{FakeAzure, Settings};
 
-use super::tables::{Loop, Tables};
+use crate::common::tables::{Loop, Tables};
 
 /// What is rented.
 const SIZE: Bytes = Bytes::from_gib(1);
