@@ -52,6 +52,8 @@ fn problem(seed: u64, case: Case) -> Problem {
             slo: Slo::AboveFair([0.01, 0.02, 0.05, 0.08, 0.1][random.below(5) as usize]),
             model: Model::Curve(curve(random)),
             accesses_per_s: 1.0,
+            most: None,
+            queue: None,
             margin: 0.0,
             violations: 0,
         }

@@ -121,6 +121,12 @@ impl Ledger {
         self.entries.get(name).map_or(Bytes::ZERO, |entry| entry.limit)
     }
 
+    /// What a cache has or may have.
+    #[must_use]
+    pub fn claims(&self, name: &str) -> Bytes {
+        Bytes::new(self.entries.get(name).map_or(0, Entry::claims))
+    }
+
     /// Whether everybody may have what they are to have: there is no next step.
     #[must_use]
     pub fn is_settled(&self) -> bool {

@@ -33,7 +33,7 @@ pub use placement::{Demand, PlacementError, place};
 pub use plan::{Added, Basis, Change, Fallback, Infeasible, Level, Plan, Relaxed, Share, TOLERANCE};
 pub use problem::{
     Application, CACHE_MAX, Description, Estimate, Hierarchy, InvalidProblem, LATENCY_MAX, Latencies, Model, Problem,
-    Server, Setting, Slo, Subject,
+    Queue, Server, Setting, Slo, Subject,
 };
-pub use sharing::{Claimed, Disk, Observed, SEGMENTS_MIN, Sharer, Sharing, Verdict};
+pub use sharing::{Behind, Claimed, Disk, Observed, SEGMENTS_MIN, Sharer, Sharing, Verdict};
 pub use verify::{Broken, verify, verify_change};

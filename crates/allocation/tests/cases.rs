@@ -34,6 +34,8 @@ fn application(name: &str, slo: f64, model: Model) -> Application {
         slo: Slo::AboveFair(slo),
         model,
         accesses_per_s: 1.0,
+        most: None,
+        queue: None,
         margin: 0.0,
         violations: 0,
     }

@@ -72,6 +72,8 @@ fn two(models: [Model; 2]) -> Description {
         slo: Slo::AboveFair(0.05),
         model,
         accesses_per_s: 100.0,
+        most: None,
+        queue: None,
         margin: 0.0,
         violations: 0,
     };

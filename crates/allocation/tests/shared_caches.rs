@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use surgetank_allocation::{Disk, MissCurve, Observed, Sharer, Sharing, Slo};
+use surgetank_allocation::{Behind, Disk, Level, MissCurve, Observed, Sharer, Sharing, Slo};
 use surgetank_model::event_queue::EventQueue;
 use surgetank_model::random::Random;
 use surgetank_model::{Bytes, Instant, Operation, Request, RequestId};
@@ -18,6 +18,8 @@ const MIB: u64 = 1 << 20;
 const READ: u64 = 128 << 10;
 const DISK: u64 = 8192 * MIB;
 const CACHE: u64 = 128 * MIB;
+/// Of both second levels together.
+const SECOND: u64 = 512 * MIB;
 /// Where scans begin: hot spots are before that.
 const SCAN: u64 = 512 * MIB;
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -29,8 +31,9 @@ const ERROR: f64 = 0.15;
 const OF_PHASE: usize = 28;
 const BOOTSTRAP: usize = 4;
 
-/// How long a member answers for, the disk for without a queue, and whoever reads between two reads.
+/// How long a member answers for, one of a second level, the disk without a queue, and whoever reads between two reads.
 const HIT: Duration = Duration::from_micros(450);
+const ANSWER: Duration = Duration::from_millis(1);
 const MISS: Duration = Duration::from_micros(100);
 const BETWEEN: Duration = Duration::from_micros(200);
 /// The disk's time for a read: 250 IOPS.
@@ -50,6 +53,13 @@ const PHASES: [[Mix; 2]; 4] = [
     [Mix::Scan, Mix::Hot(0, 108)],
     [Mix::Hot(128, 40), Mix::Hot(256, 72)],
 ];
+/// For caches of two levels.
+const PHASES_OF_TWO: [[Mix; 2]; 4] = [
+    [Mix::Hot(0, 100), Mix::Hot(128, 340)],
+    [Mix::Hot(128, 340), Mix::Hot(0, 100)],
+    [Mix::Scan, Mix::Hot(0, 400)],
+    [Mix::Hot(256, 200), Mix::Hot(0, 200)],
+];
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Times(u64, Duration);
@@ -64,20 +74,40 @@ impl Times {
     }
 }
 
-/// What an interval had.
-#[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    /// By whoever reads.
-    client: Times,
-    reads: Times,
+/// A read cache of a device.
+struct Cache {
+    engine: Engine,
+    /// What its members answer for.
+    answers: Duration,
     hits: Times,
     misses: Times,
-    /// Bytes that hit and missed when it began.
+    /// Bytes that hit and missed when the interval began.
     bytes: (u64, u64),
 }
 
+impl Cache {
+    fn new(member: u64, answers: Duration) -> Self {
+        let mut engine = Engine::new(Config::new(DISK, 512)).unwrap();
+        engine.add_member(MemberId(0), member).unwrap();
+        Self { engine, answers, hits: Times::default(), misses: Times::default(), bytes: (0, 0) }
+    }
+
+    /// The part of what was read in the interval that ends that it did not have, and what hits and misses took.
+    fn end_interval(&mut self) -> (Option<f64>, (Times, Times)) {
+        let status = self.engine.status();
+        let now = (status.hit_bytes, status.missed_bytes);
+        let former = std::mem::replace(&mut self.bytes, now);
+        let (hit, missed) = (now.0 - former.0, now.1 - former.1);
+        let misses = (hit + missed > 0).then(|| missed as f64 / (hit + missed) as f64);
+        (misses, (std::mem::take(&mut self.hits), std::mem::take(&mut self.misses)))
+    }
+}
+
 struct Device {
-    engine: Engine,
+    /// The first level, and the second one, if there is one.
+    caches: Vec<Cache>,
+    /// What the first level asked of the second one, by its request, and since when.
+    asked: BTreeMap<RequestId, (EffectId, Instant)>,
     /// `None`: nobody asks for it.
     curve: Option<MiniatureCurve>,
     random: Random,
@@ -85,34 +115,41 @@ struct Device {
     scanned: u64,
     began: Instant,
     disk_free: Instant,
-    seen: Seen,
+    /// By whoever reads, in this interval.
+    client: Times,
+    reads: Times,
 }
 
 enum Happens {
     Read(usize),
-    Ends(usize, EffectId, Outcome, Option<(Target, Instant)>),
+    /// What a cache of a device asked for, and if that was a read, of what and since when.
+    Ends((usize, usize), EffectId, Outcome, Option<(Target, Instant)>),
     Step,
     Interval,
 }
 
 impl Device {
-    fn new(seed: u64, member: u64, shares: bool) -> Self {
-        let mut engine = Engine::new(Config::new(DISK, 512)).unwrap();
-        engine.add_member(MemberId(0), member).unwrap();
+    fn new(seed: u64, members: &[u64], shares: bool) -> Self {
+        let caches: Vec<Cache> =
+            members.iter().zip([HIT, ANSWER]).map(|(member, answers)| Cache::new(*member, answers)).collect();
+        let engine = &caches[0].engine;
+        let largest = caches.iter().map(|cache| cache.engine.status().size).max().unwrap();
         let options = Miniatures {
             segment_blocks: engine.segment() / engine.block(),
             change_max: 0.1,
-            ..Miniatures::up_to(engine.status().size / u64::from(engine.block()))
+            ..Miniatures::up_to(largest / u64::from(engine.block()))
         };
         Self {
-            engine,
+            caches,
+            asked: BTreeMap::new(),
             curve: shares.then(|| MiniatureCurve::new(options)),
             random: Random::from_seed(seed),
             turn: 0,
             scanned: 0,
             began: Instant::ZERO,
             disk_free: Instant::ZERO,
-            seen: Seen::default(),
+            client: Times::default(),
+            reads: Times::default(),
         }
     }
 
@@ -127,41 +164,43 @@ impl Device {
             Mix::Hot(..) if self.turn.is_multiple_of(5) => self.random.below(blocks),
             Mix::Hot(from, mib) => from * MIB / READ + self.random.below(mib * MIB / READ),
         };
-        let block = u64::from(self.engine.block());
+        let engine = &mut self.caches[0].engine;
+        let block = u64::from(engine.block());
         if let Some(curve) = &mut self.curve {
             curve.observe_range(Access::Read, read * READ / block..(read + 1) * READ / block);
         }
         self.began = now;
         let id = RequestId(self.turn);
-        self.engine.submit(Request { id, operation: Operation::Read, offset: read * READ, length: READ });
+        engine.submit(Request { id, operation: Operation::Read, offset: read * READ, length: READ });
     }
 
     /// What an interval came to, which ends.
     fn observed(&mut self) -> Observed {
-        let block = self.engine.block();
-        let status = self.engine.status();
-        let seen = std::mem::replace(
-            &mut self.seen,
-            Seen { bytes: (status.hit_bytes, status.missed_bytes), ..Seen::default() },
-        );
-        let (hit, missed) = (status.hit_bytes - seen.bytes.0, status.missed_bytes - seen.bytes.1);
+        let block = self.caches[0].engine.block();
+        let cached: Vec<Bytes> =
+            self.caches.iter().map(|cache| Bytes::new(cache.engine.status().cached_bytes)).collect();
+        let ended: Vec<_> = self.caches.iter_mut().map(Cache::end_interval).collect();
         let curve = self.curve.as_mut().and_then(|curve| {
             let (points, sampled) = (curve.points(), curve.sampled());
             curve.end_interval();
             Some((MissCurve::from_measured(&points, Bytes::new(block.into())).ok()?, sampled))
         });
-        let elapsed = INTERVAL.as_secs_f64();
-        let disk = (seen.misses.0 > 0)
-            .then(|| Disk { busy: BUSY, utilization: BUSY.as_secs_f64() * seen.misses.0 as f64 / elapsed });
+        let waits = |at: usize| (ended[at].1.0.mean(), ended[at].1.1.mean());
+        let (elapsed, missed) = (INTERVAL.as_secs_f64(), ended.last().unwrap().1.1.0);
+        let disk = (missed > 0)
+            .then(|| Disk { busy: BUSY, utilization: BUSY.as_secs_f64() * missed as f64 / elapsed });
+        self.client = Times::default();
+        let reads = std::mem::take(&mut self.reads);
         Observed {
             curve: curve.filter(|(_, sampled)| *sampled > 0.0),
-            reads: seen.reads.0,
-            latency: seen.reads.mean(),
-            misses: (hit + missed > 0).then(|| missed as f64 / (hit + missed) as f64),
-            waits: (seen.hits.mean(), seen.misses.mean()),
-            in_flight: seen.reads.1.as_secs_f64() / elapsed,
+            reads: reads.0,
+            latency: reads.mean(),
+            misses: ended[0].0,
+            waits: waits(0),
+            in_flight: reads.1.as_secs_f64() / elapsed,
             disk,
-            cached: Bytes::new(status.cached_bytes),
+            cached: cached[0],
+            second: ended.get(1).map(|second| Behind { misses: second.0, waits: waits(1), cached: cached[1] }),
         }
     }
 }
@@ -176,19 +215,25 @@ struct World {
 
 const NAMES: [&str; 2] = ["a", "b"];
 
+const LEVELS: [Level; 2] = [Level::First, Level::Second];
+
 impl World {
-    fn new(seed: u64, shares: bool) -> Self {
+    /// With so many levels.
+    fn new(seed: u64, levels: usize, shares: bool) -> Self {
+        let budgets = &[CACHE, SECOND][..levels];
+        let second = budgets.get(1).copied().map(Bytes::new);
         let sharing = shares.then(|| {
-            let sharer = Sharer { slo: Slo::AboveFair(SLO), most: Bytes::new(CACHE) };
+            let sharer = Sharer { slo: Slo::AboveFair(SLO), most: Bytes::new(CACHE), second };
             let sharers = NAMES.map(|name| (name.to_owned(), sharer.clone()));
-            Sharing::new(Bytes::new(CACHE), Bytes::new(MIB), sharers.into(), &BTreeMap::new())
+            let budgets = (Bytes::new(CACHE), second.unwrap_or_default());
+            Sharing::new(budgets, Bytes::new(MIB), sharers.into(), &BTreeMap::new())
         });
-        let member = if shares { CACHE } else { CACHE / 2 };
-        let mut devices = [1, 2].map(|number| Device::new(2 * seed + number, member, shares));
+        let members: Vec<u64> = budgets.iter().map(|budget| if shares { *budget } else { budget / 2 }).collect();
+        let mut devices = [1, 2].map(|number| Device::new(2 * seed + number, &members, shares));
         let mut queue = EventQueue::default();
         for (at, device) in devices.iter_mut().enumerate() {
-            if shares {
-                device.engine.set_limit(Some(CACHE / 2));
+            for (cache, budget) in device.caches.iter_mut().zip(budgets).filter(|_| shares) {
+                cache.engine.set_limit(Some(budget / 2));
             }
             queue.push(Instant::ZERO, Happens::Read(at));
         }
@@ -207,14 +252,14 @@ impl World {
                     self.devices[at].read(now, self.mixes[at]);
                     self.carry_out(at);
                 }
-                Happens::Ends(at, effect, outcome, began) => {
-                    let device = &mut self.devices[at];
+                Happens::Ends((at, level), effect, outcome, began) => {
+                    let cache = &mut self.devices[at].caches[level];
                     match began {
-                        Some((Target::Backing, began)) => device.seen.misses.add(now.since(began)),
-                        Some((Target::Member(_), began)) => device.seen.hits.add(now.since(began)),
+                        Some((Target::Backing, began)) => cache.misses.add(now.since(began)),
+                        Some((Target::Member(_), began)) => cache.hits.add(now.since(began)),
                         None => (),
                     }
-                    device.engine.complete(effect, outcome);
+                    cache.engine.complete(effect, outcome);
                     self.carry_out(at);
                 }
                 Happens::Step => {
@@ -222,7 +267,7 @@ impl World {
                     self.queue.push(now + STEP, Happens::Step);
                 }
                 Happens::Interval => {
-                    let seen = [0, 1].map(|at| self.devices[at].seen.client.mean().unwrap_or_default());
+                    let seen = [0, 1].map(|at| self.devices[at].client.mean().unwrap_or_default());
                     let ended = NAMES.iter().zip(&mut self.devices);
                     let observed = ended.map(|(name, device)| ((*name).to_owned(), device.observed())).collect();
                     if let Some(sharing) = &mut self.sharing {
@@ -237,43 +282,71 @@ impl World {
 
     fn step(&mut self) {
         let Some(sharing) = self.sharing.as_mut().filter(|sharing| !sharing.is_settled()) else { return };
-        let held = NAMES.iter().zip(&self.devices);
-        let held = held.map(|(name, device)| ((*name).to_owned(), Bytes::new(device.engine.status().held_bytes)));
-        for (name, limit) in sharing.step(&held.collect()) {
-            let at = NAMES.iter().position(|other| *other == name).unwrap();
-            self.devices[at].engine.set_limit(Some(limit.get()));
+        for (number, level) in LEVELS.into_iter().enumerate() {
+            let held = |(name, device): (&&str, &Device)| {
+                let cache = device.caches.get(number)?;
+                Some(((*name).to_owned(), Bytes::new(cache.engine.status().held_bytes)))
+            };
+            let held = NAMES.iter().zip(&self.devices).filter_map(held).collect();
+            for (name, limit) in sharing.step(level, &held) {
+                let at = NAMES.iter().position(|other| *other == name).unwrap();
+                self.devices[at].caches[number].engine.set_limit(Some(limit.get()));
+            }
         }
         [0, 1].iter().for_each(|at| self.carry_out(*at));
     }
 
     fn carry_out(&mut self, at: usize) {
-        let (now, device) = (self.now, &mut self.devices[at]);
-        while let Some(effect) = device.engine.next_effect() {
-            let (ends, event) = match effect {
-                Effect::Read { id, target: Target::Backing, .. } => {
-                    let begins = now.max(device.disk_free);
-                    device.disk_free = begins + BUSY;
-                    (begins + MISS, Happens::Ends(at, id, Outcome::Done, Some((Target::Backing, now))))
-                }
-                Effect::Read { id, target, .. } => {
-                    (now + HIT, Happens::Ends(at, id, Outcome::Done, Some((target, now))))
-                }
-                Effect::WriteSegment { id, from, .. } => {
-                    let sums = vec![0; (from.length / device.engine.block()) as usize].into();
-                    (now + WRITE, Happens::Ends(at, id, Outcome::Written(sums), None))
-                }
-                Effect::DiscardSegment { id, .. } => (now + MISS, Happens::Ends(at, id, Outcome::Done, None)),
-                Effect::Reply { .. } => {
-                    let taken = now.since(device.began);
-                    device.seen.reads.add(taken);
-                    device.seen.client.add(taken + BETWEEN);
-                    (now + BETWEEN, Happens::Read(at))
-                }
-                Effect::Allocate { .. } | Effect::Release { .. } | Effect::Copy { .. } => continue,
-                other => panic!("nobody asked for {other:?}"),
-            };
-            self.queue.push(ends, event);
+        let device = &mut self.devices[at];
+        while let Some((level, effect)) = (0..device.caches.len())
+            .find_map(|level| Some((level, device.caches[level].engine.next_effect()?)))
+        {
+            if let Some((ends, event)) = device.carried_out(self.now, (at, level), effect) {
+                self.queue.push(ends, event);
+            }
         }
+    }
+}
+
+impl Device {
+    /// When what a cache asks for ends, and what happens then; `None`: it has ended, or the second level is asked for it.
+    fn carried_out(&mut self, now: Instant, (at, level): (usize, usize), effect: Effect) -> Option<(Instant, Happens)> {
+        let (block, answers) = (self.caches[level].engine.block(), self.caches[level].answers);
+        let ends = |id, outcome, began| Happens::Ends((at, level), id, outcome, began);
+        Some(match effect {
+            Effect::Read { id, target: Target::Backing, offset, into, .. } if level + 1 < self.caches.len() => {
+                self.turn += 1;
+                let request = RequestId(self.turn);
+                self.asked.insert(request, (id, now));
+                let (offset, length) = (offset, into.length.into());
+                let asked = Request { id: request, operation: Operation::Read, offset, length };
+                self.caches[level + 1].engine.submit(asked);
+                return None;
+            }
+            Effect::Read { id, target: Target::Backing, .. } => {
+                let begins = now.max(self.disk_free);
+                self.disk_free = begins + BUSY;
+                (begins + MISS, ends(id, Outcome::Done, Some((Target::Backing, now))))
+            }
+            Effect::Read { id, target, .. } => (now + answers, ends(id, Outcome::Done, Some((target, now)))),
+            Effect::WriteSegment { id, from, .. } => {
+                let sums = vec![0; (from.length / block) as usize].into();
+                (now + WRITE, ends(id, Outcome::Written(sums), None))
+            }
+            Effect::DiscardSegment { id, .. } => (now + MISS, ends(id, Outcome::Done, None)),
+            Effect::Reply { request, .. } if level > 0 => {
+                let (id, began) = self.asked.remove(&request).expect("it was asked");
+                (now, Happens::Ends((at, level - 1), id, Outcome::Done, Some((Target::Backing, began))))
+            }
+            Effect::Reply { .. } => {
+                let taken = now.since(self.began);
+                self.reads.add(taken);
+                self.client.add(taken + BETWEEN);
+                (now + BETWEEN, Happens::Read(at))
+            }
+            Effect::Allocate { .. } | Effect::Release { .. } | Effect::Copy { .. } => return None,
+            other => panic!("nobody asked for {other:?}"),
+        })
     }
 }
 
@@ -288,11 +361,11 @@ struct Came {
     above: String,
 }
 
-fn run(seed: u64) -> Came {
-    let (mut halves, mut shared) = (World::new(seed, false), World::new(seed, true));
+fn run(seed: u64, levels: usize, phases: &[[Mix; 2]]) -> Came {
+    let (mut halves, mut shared) = (World::new(seed, levels, false), World::new(seed, levels, true));
     let (mut within, mut near, mut counted, mut slowdown) = ([0, 0], 0, 0, 0.0);
     let mut above = String::new();
-    for (phase, mixes) in PHASES.iter().enumerate() {
+    for (phase, mixes) in phases.iter().enumerate() {
         (halves.mixes, shared.mixes) = (*mixes, *mixes);
         let bootstrap = if phase == 0 { BOOTSTRAP } else { 0 };
         for number in 0..OF_PHASE + bootstrap {
@@ -326,8 +399,17 @@ fn run(seed: u64) -> Came {
 #[test]
 fn two_caches_keep_their_slos_while_the_loads_change_and_are_faster_than_with_halves() {
     for seed in 0..2 {
-        let came = run(seed);
+        let came = run(seed, 1, &PHASES);
         assert!(came.within.iter().all(|within| *within >= 0.95), "seed {seed}: {came:?}\n{}", came.above);
         assert!(came.speedup >= 1.3 && came.near >= 0.9, "seed {seed}: {came:?}");
+    }
+}
+
+#[test]
+fn both_levels_of_two_caches_keep_their_slos_while_the_loads_change_and_are_faster_than_with_halves() {
+    for seed in 0..2 {
+        let came = run(seed, 2, &PHASES_OF_TWO);
+        println!("{seed} {came:?}");
+        println!("{}", came.above);
     }
 }

@@ -309,6 +309,8 @@ impl<'a> Controller<'a> {
                 slo: Slo::AboveFair(self.case.slos[index]),
                 model: Model::Curve(curve.clone()),
                 accesses_per_s: (measured[index].accesses as f64 / self.case.interval_s).max(1e-3),
+                most: None,
+                queue: None,
                 margin: if self.scheme == Scheme::Optimal { margin } else { 0.0 },
                 violations: if self.scheme == Scheme::Optimal { self.violations[index] } else { 0 },
             }

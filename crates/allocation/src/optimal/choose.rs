@@ -28,8 +28,11 @@ pub(super) fn chosen(request: &Request<'_>) -> Answer {
     better(behind, solved(request, &vec![Mode::Either; count]))
 }
 
+/// With these modes, but for applications without a second level.
 fn solved(request: &Request<'_>, modes: &[Mode]) -> Answer {
-    let mut built = Built::new(request, modes);
+    let members = request.problem.applications.iter().zip(modes);
+    let modes = members.map(|(member, mode)| if member.level2.is_empty() { Mode::Alone } else { *mode });
+    let mut built = Built::new(request, &modes.collect::<Vec<_>>());
     let solution = built.minimise(request.problem)?;
     Ok((built, solution))
 }

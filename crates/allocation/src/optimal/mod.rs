@@ -110,7 +110,16 @@ fn found(problem: &Problem, former: Option<&[Option<Amount>]>) -> Result<Plan, F
 /// than the program says, of the one that reserves what rounding takes.
 fn tried(request: &Request<'_>, is_bounded: bool, candidates: &mut Vec<Vec<Amount>>) -> Result<(), Failure> {
     let problem = request.problem;
-    let (built, solution) = chosen(request)?;
+    let (built, solution) = match chosen(request) {
+        Ok(found) => found,
+        Err(failure) => {
+            // By its line a program knows an application with a queue as slower than it is.
+            if !is_bounded && problem.applications.iter().any(|member| member.queue.is_some()) {
+                candidates.extend(exchanged(request));
+            }
+            return Err(failure);
+        }
+    };
     let is_moved = problem.applications.iter().any(|member| member.estimate == Estimate::Whole);
     candidates.push(rounded(request, &built, &solution, false));
     if is_moved {
@@ -150,20 +159,21 @@ pub(crate) fn fastest(
 /// Ranges of both levels, by application.
 type Ranges = (Vec<Option<Range>>, Vec<Option<Range>>);
 
-/// What shares may be: anything, but for those of applications that keep their fair shares.
+/// What shares may be: anything up to what caches can have, and no less than fair shares for applications that keep those.
 fn free(problem: &Problem) -> Ranges {
-    let keeps = |index: usize| {
-        let (member, all) = (&problem.applications[index], problem.reachable(index));
-        let of = |fair: surgetank_model::Bytes, all: surgetank_model::Bytes| (fair.get() as f64, all.get() as f64);
+    let of = |index: usize| {
+        let member = &problem.applications[index];
         let is_kept = problem.keeps_fair(index) && !planted(Bug::UnknownShrinks);
-        match is_kept {
-            true => {
-                (Some(of(member.fair.level1, problem.first_cache(member.level1))), Some(of(member.fair.second(), all)))
-            }
-            false => (None, None),
-        }
+        let all = [problem.first_cache(member.level1), problem.reachable(index)].map(|all| all.get() as f64);
+        let fair = [member.fair.level1, member.fair.second()].map(|fair| fair.get() as f64);
+        let range = |level: usize| {
+            let most = member.most.map(|most| most[level].get() as f64).filter(|most| *most < all[level]);
+            let low = if is_kept { fair[level] } else { 0.0 };
+            (is_kept || most.is_some()).then(|| (low, most.unwrap_or(all[level]).max(low)))
+        };
+        (range(0), range(1))
     };
-    (0..problem.applications.len()).map(keeps).unzip()
+    (0..problem.applications.len()).map(of).unzip()
 }
 
 /// What shares may become when each changes by at most a part of what its application can reach of the level.
@@ -181,7 +191,10 @@ fn ranges(problem: &Problem, former: &[Option<Amount>], change_max: f64) -> Rang
         amount.as_ref().map(|amount| range(amount.second(), problem.reachable(index)))
     };
     let both = |bounded: Option<Range>, free: Option<Range>| match (bounded, free) {
-        (Some((low, high)), Some((least, _))) => Some((low.max(least).min(high), high)),
+        (Some((low, high)), Some((least, most))) => {
+            let high = high.min(most.max(low));
+            Some((low.max(least).min(high), high))
+        }
         (bounded, free) => bounded.or(free),
     };
     let (free_first, free_second) = free(problem);

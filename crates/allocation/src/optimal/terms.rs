@@ -65,6 +65,8 @@ const NARROWEST: f64 = 1e-6;
 pub(super) fn pieces_of(problem: &Problem, application: usize, mode: Mode, reach: Reach, known: &[Amount]) -> Pieces {
     let member = &problem.applications[application];
     let [level1, level2, disk] = member.latencies_ms;
+    // A queue bends the line between no misses and all: programs have the line, and what they find is judged by the queue.
+    let disk = member.queue.map_or(disk, |queue| disk.max(queue.latency_ms(1.0)));
     let both = reach.first + reach.second;
     match (&member.model, &member.hull) {
         (Model::Surface(surface), _) => {

@@ -112,8 +112,8 @@ fn member(
     first: &Names,
     second: &Names,
 ) -> Checked<Member> {
-    let Application { name, level1, level2, latencies, estimate, slo, model, accesses_per_s, margin, violations } =
-        application;
+    let Application { name, level1, level2, latencies, most, queue, estimate, .. } = application;
+    let Application { slo, model, accesses_per_s, margin, violations, .. } = application;
     let refuse = |setting: Setting, message: String| invalid(Subject::Application(index, setting), message);
     if name.is_empty() {
         return refuse(Setting::Name, "an application has no name".to_owned());
@@ -132,10 +132,6 @@ fn member(
         }
         _ => latencies_ms,
     };
-    if level2.is_empty() && !second.is_empty() {
-        let message = format!("application {name} reaches no second-level server: name at least one");
-        return refuse(Setting::Level2, message);
-    }
     let reached = level2.iter().map(|server| find(server, second, "second", Setting::Level2));
     let mut reached = reached.collect::<Checked<Vec<usize>>>()?;
     reached.sort_unstable();
@@ -182,6 +178,8 @@ fn member(
         level1,
         level2: reached,
         latencies_ms,
+        most,
+        queue,
         estimate,
         slo,
         margin,

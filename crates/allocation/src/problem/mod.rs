@@ -74,10 +74,14 @@ pub struct Application {
     pub name: String,
     /// Its first-level server.
     pub level1: String,
-    /// The second-level servers that it reaches: at least one, if the problem has any.
+    /// The second-level servers that it reaches. None: it has a first level alone.
     pub level2: Vec<String>,
     /// How long its accesses take, if not as long as the problem says: its disk may be another one.
     pub latencies: Option<Latencies>,
+    /// What its caches of both levels can have, if that is less than what it reaches.
+    pub most: Option<[Bytes; 2]>,
+    /// What its accesses wait for beside that, if they may: a queue before its disk.
+    pub queue: Option<Queue>,
     /// Whether whoever enforces its shares splits them ([`crate::hull`]), and with that, what its SLO is judged by.
     pub estimate: Estimate,
     /// What it is promised.
@@ -92,6 +96,23 @@ pub struct Application {
     pub margin: f64,
     /// For how many intervals in a row up to now its measured latency was above its bound.
     pub violations: u32,
+}
+
+/// A queue before a disk, which an application has that accesses it as fast as it answers. Where a part m of its accesses misses all caches, an
+/// access takes `all`·m − `pause`, if that is longer than what its latencies come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// What an access and the pause before the next one take if all miss and the disk is always busy.
+    pub all: Duration,
+    /// That pause.
+    pub pause: Duration,
+}
+
+impl Queue {
+    /// What an access takes because of it if this part of them misses all caches, in ms; negative if nothing waits.
+    pub(crate) fn latency_ms(self, misses: f64) -> f64 {
+        (self.all.as_secs_f64() * misses - self.pause.as_secs_f64()) * 1e3
+    }
 }
 
 /// A bound on the average latency.
@@ -209,6 +230,8 @@ pub(crate) struct Member {
     /// Ascending.
     pub level2: Vec<usize>,
     pub latencies_ms: [f64; 3],
+    pub most: Option<[Bytes; 2]>,
+    pub queue: Option<Queue>,
     pub estimate: Estimate,
     pub slo: Slo,
     pub margin: f64,
@@ -309,7 +332,9 @@ impl Problem {
             _ => misses(first + second),
         };
         let [level1, level2, disk] = member.latencies_ms;
-        level1 + (level2 - level1) * misses(first) + (disk - level2) * behind_both
+        let alone = level1 + (level2 - level1) * misses(first) + (disk - level2) * behind_both;
+        let queued = member.queue.map(|queue| queue.latency_ms(behind_both));
+        queued.map_or(alone, |queued| alone.max(queued))
     }
 
     /// The latency that a plan counts on: by the hull, if the application's shares are split.

@@ -10,15 +10,18 @@
 //! longer the more of them miss, and waits for nothing else: by Little's law N readers of whose reads a part m misses take
 //! N·m times as long for a read and the pause after it as the disk is busy with one. The times of hits and misses in one interval do not show
 //! that of another share. A plan is made of the longer of both, whatever the share.
+//!
+//! Of two levels that share, the second one is asked for what the first one misses, and keeps what the first one has as well: the disk sees what
+//! the larger one would miss.
 
 use std::time::Duration;
 
 use surgetank_model::Bytes;
 
-use super::{HOST, Observed, Sharer, Verdict};
+use super::{HOST, Observed, SECOND, Sharer, Verdict};
 use crate::confidence::margin;
 use crate::curve::{MissCurve, interpolate};
-use crate::problem::{Application, Estimate, Latencies, Model, Slo};
+use crate::problem::{Application, Estimate, Latencies, Model, Queue, Slo};
 
 /// Reads that an interval has at least, so that its average says something.
 const READS_LEAST: u64 = 50;
@@ -28,6 +31,8 @@ const WEIGHT: f64 = 0.5;
 const READS_ENOUGH: u64 = 500;
 /// The share of its time for which a disk is busy that has a queue.
 const SATURATED: f64 = 0.8;
+/// By what factor reads take longer than their disk's queue at least, if they wait for something else.
+const QUEUED: f64 = 1.1;
 /// Intervals without a read after which the accesses of one do not count any more: little is left of their weight by then.
 pub(super) const IDLE_MAX: u32 = 10;
 /// By how much more reads are in flight on average, at most, than there are readers: what was in flight when the interval began counts.
@@ -55,6 +60,8 @@ pub(super) struct Known {
     worth: f64,
     sampled: f64,
     hit: Duration,
+    /// What a hit in the second level takes; `None`: that does not share.
+    second: Option<Duration>,
     /// What a miss takes without a queue before the disk, as far as that was seen.
     miss: Duration,
     /// What a read and the pause before the next one take if all miss and the disk is saturated; zero if the disk's limits are not known.
@@ -66,37 +73,71 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// The average latency with a cache of this size.
-    pub fn latency(&self, size: Bytes) -> Duration {
-        self.with_misses(self.misses(size))
+    /// The average latency with shares of this size.
+    pub fn latency(&self, shares: Shares) -> Duration {
+        self.with_misses(self.misses(shares))
     }
 
-    /// The average latency if this part of the reads misses.
-    fn with_misses(&self, misses: f64) -> Duration {
+    /// The average latency if these parts of the reads miss.
+    fn with_misses(&self, misses: Misses) -> Duration {
         self.modelled(misses).mul_f64(self.correction)
     }
 
-    fn misses(&self, size: Bytes) -> f64 {
-        interpolate(self.curve.points(), size.get() as f64)
+    fn misses(&self, shares: Shares) -> Misses {
+        let at = |size: Bytes| interpolate(self.curve.points(), size.get() as f64);
+        let second = if self.second.is_some() { shares.second } else { Bytes::ZERO };
+        Misses { first: at(shares.first), both: at(shares.first.max(second)) }
     }
 
     /// The same, uncorrected: the longer one of what it is without a queue before the disk, and behind one that is always there.
-    fn modelled(&self, misses: f64) -> Duration {
-        let alone = self.hit + self.miss.saturating_sub(self.hit).mul_f64(misses);
-        let queued = self.queue.mul_f64(misses).saturating_sub(self.pause);
+    fn modelled(&self, misses: Misses) -> Duration {
+        let second = self.second.unwrap_or(self.hit);
+        let first = second.saturating_sub(self.hit).mul_f64(misses.first);
+        let alone = self.hit + first + self.miss.saturating_sub(second).mul_f64(misses.both);
+        let queued = self.queue.mul_f64(misses.both).saturating_sub(self.pause);
         alone.max(queued)
     }
 
-    /// For a plan, where what a read takes is a line over the misses: the latencies with none and with all, and a curve whose ratios say
+    /// For a plan of one level, where what a read takes is a line over the misses: the latencies with none and with all, and a curve whose ratios say
     /// how far between them the latency with each size is.
-    fn for_plan(&self) -> (Latencies, MissCurve) {
-        let hit = self.with_misses(0.0).max(Duration::from_nanos(1));
+    fn of_one_level(&self) -> (Latencies, MissCurve) {
+        let all = |misses: f64| self.with_misses(Misses { first: misses, both: misses });
+        let hit = all(0.0).max(Duration::from_nanos(1));
         // There is no second level; each is slower than the one before it all the same.
-        let disk = self.with_misses(1.0).max(hit + Duration::from_nanos(2));
-        let latencies = Latencies { level1: hit, level2: hit + Duration::from_nanos(1), disk };
-        let part = |misses: f64| self.with_misses(misses).saturating_sub(hit).div_duration_f64(disk - hit);
+        let latencies = ascending([hit, hit, all(1.0)]);
+        let part = |misses: f64| all(misses).saturating_sub(hit).div_duration_f64(latencies.disk - hit);
         (latencies, self.curve.mapped(part))
     }
+
+    /// For a plan of both.
+    fn of_two_levels(&self, second: Duration) -> (Latencies, Option<Queue>) {
+        let [hit, second, miss] = [self.hit, second, self.miss].map(|time| time.mul_f64(self.correction));
+        let corrected = |time: Duration| time.mul_f64(self.correction);
+        let queue = Queue { all: corrected(self.queue), pause: corrected(self.pause) };
+        (ascending([hit, second, miss]), (!self.queue.is_zero()).then_some(queue))
+    }
+}
+
+/// Each slower than the one before it.
+fn ascending([hit, second, disk]: [Duration; 3]) -> Latencies {
+    let least = Duration::from_nanos(1);
+    let level1 = hit.max(least);
+    let level2 = second.max(level1 + least);
+    Latencies { level1, level2, disk: disk.max(level2 + least) }
+}
+
+/// What one has of both levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shares {
+    pub first: Bytes,
+    pub second: Bytes,
+}
+
+/// Which parts of the reads miss the first level, and both.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Misses {
+    first: f64,
+    both: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -107,8 +148,10 @@ pub(super) struct Member {
     pub verdict: Option<Verdict>,
     /// What its reads are to take in the interval that runs, with the share that is planned.
     pub predicted: Option<Duration>,
-    /// What it might have, and what its cache had, when the interval began.
-    pub former: (Bytes, Bytes),
+    /// Whether its device is served over its cache. If not, nobody tells the cache its limit.
+    pub is_served: bool,
+    /// What it might have, and what its caches had, when the interval began.
+    pub former: (Shares, Shares),
     /// Intervals in a row in which nothing was read.
     pub idle: u32,
 }
@@ -122,9 +165,15 @@ impl Member {
             violations: 0,
             verdict: None,
             predicted: None,
-            former: (Bytes::ZERO, Bytes::ZERO),
+            is_served: false,
+            former: <(Shares, Shares)>::default(),
             idle: 0,
         }
+    }
+
+    /// Whether a plan has a second level of it.
+    pub fn is_of_two_levels(&self) -> bool {
+        self.known.as_ref().is_some_and(|known| known.second.is_some())
     }
 
     /// It read nothing, or is not served: it was not above its bound, and after some time it has its fair share again.
@@ -136,7 +185,7 @@ impl Member {
         }
     }
 
-    pub fn observe(&mut self, observed: &Observed, is_settled: bool, limit: Bytes, fair: Bytes) {
+    pub fn observe(&mut self, observed: &Observed, is_settled: bool, limit: Shares, fair: Shares) {
         self.idle = 0;
         let Some((curve, sampled)) = &observed.curve else { return };
         let former = self.known.take();
@@ -145,15 +194,15 @@ impl Member {
             (Some(new), Some(former)) => Some(former.mul_f64(1.0 - weight) + new.mul_f64(weight)),
             (new, former) => new.or(former),
         };
-        let (hit, miss) = observed.waits;
-        // Behind a queue a miss does not tell what it takes without one.
-        let is_saturated = observed.disk.is_some_and(|disk| disk.utilization >= SATURATED);
-        let miss = miss.map(|miss| match hit.filter(|_| is_saturated) {
-            Some(hit) => former.as_ref().map_or(hit, |known| known.miss).min(miss),
-            None => miss,
-        });
-        let hit = smooth(hit, former.as_ref().map(|known| known.hit));
-        let miss = smooth(miss, former.as_ref().map(|known| known.miss));
+        let (hit, mut miss) = observed.waits;
+        // What the first level misses waits for the second one, where it is asked.
+        let mut second = None;
+        if let Some(behind) = &observed.second {
+            miss = behind.waits.1;
+            second = behind.waits.0;
+        }
+        let (hit_before, second_before) =
+            (former.as_ref().map(|known| known.hit), former.as_ref().and_then(|known| known.second));
         // Whoever reads waits for an answer or makes a pause: so many are there at least.
         let in_flight = if observed.in_flight.is_finite() { observed.in_flight } else { 0.0 };
         let readers = (in_flight - READERS_TOLERANCE).ceil().clamp(1.0, READERS_MAX);
@@ -162,17 +211,32 @@ impl Member {
         let pause = observed.latency.filter(|_| in_flight > 0.0);
         let pause = pause.map(|latency| latency.mul_f64((readers / in_flight - 1.0).clamp(0.0, PAUSE_MAX)));
         let pause = smooth(pause, former.as_ref().map(|known| known.pause)).unwrap_or_default();
+        // Behind a queue a miss does not tell what it takes without one; where reads take longer than the queue, it does.
+        let is_saturated = observed.disk.is_some_and(|disk| disk.utilization >= SATURATED);
+        let missed = observed.misses.map(|first| observed.second.as_ref().and_then(|second| second.misses).map_or(first, |both| first * both));
+        let queued = missed.map(|missed| queue.mul_f64(missed).saturating_sub(pause));
+        let is_queued = observed.latency.zip(queued).is_none_or(|(latency, queued)| latency < queued.mul_f64(QUEUED));
+        let miss = miss.map(|miss| match hit.filter(|_| is_saturated && is_queued) {
+            Some(hit) => former.as_ref().map_or(hit, |known| known.miss).min(miss),
+            None => miss,
+        });
+        let hit = smooth(hit, hit_before);
+        let second = smooth(second, second_before);
+        let miss = smooth(miss, former.as_ref().map(|known| known.miss));
         // Where nothing hit yet, or all did, the other one is all that is known.
         let (Some(hit), Some(miss)) = (hit.or(miss), miss.or(hit)) else {
             self.known = former;
             return;
         };
+        // Nothing that the second level answered: it may be as fast as the first one.
+        let second = observed.second.as_ref().map(|_| second.unwrap_or(hit));
         let worth = former.as_ref().map_or(WORTH.0, |known| known.worth);
         let measured = observed.misses.filter(|_| is_settled && observed.reads >= READS_LEAST);
-        let worth = measured.map_or(worth, |misses| f64::midpoint(worth, self::worth(curve, limit, misses, worth)));
+        let worth =
+            measured.map_or(worth, |misses| f64::midpoint(worth, self::worth(curve, limit.first, misses, worth)));
         let curve = curve.stretched(1.0 / worth);
         let correction = former.map_or(1.0, |known| known.correction);
-        let mut known = Known { curve, worth, sampled: *sampled, hit, miss, queue, pause, correction };
+        let mut known = Known { curve, worth, sampled: *sampled, hit, second, miss, queue, pause, correction };
         if let Some(latency) = observed.latency.filter(|_| observed.reads >= READS_LEAST) {
             let fair = known.latency(fair);
             let bound = match self.sharer.slo {
@@ -186,7 +250,13 @@ impl Member {
             self.violations = if verdict.slo_met() { 0 } else { self.violations + 1 };
             self.verdict = Some(verdict);
             // By what missed: where the curve is wrong, times are not.
-            let modelled = known.modelled(measured.unwrap_or_else(|| known.misses(limit))).as_secs_f64();
+            let modelled = known.misses(limit);
+            let modelled = match (measured, &observed.second) {
+                (None, _) => modelled,
+                (Some(first), None) => Misses { first, both: first },
+                (Some(first), Some(behind)) => Misses { first, both: behind.misses.map_or(first, |both| first * both) },
+            };
+            let modelled = known.modelled(modelled).as_secs_f64();
             if modelled > 0.0 && is_settled {
                 let seen = (latency.as_secs_f64() / modelled).clamp(CORRECTION.0, CORRECTION.1);
                 known.correction = known.correction * (1.0 - weight) + seen * weight;
@@ -195,12 +265,23 @@ impl Member {
         self.known = Some(known);
     }
 
-    pub fn application(&self, name: &str, fair: Bytes) -> Option<Application> {
+    pub fn application(&self, name: &str, fair: Shares) -> Option<Application> {
         let known = self.known.as_ref()?;
-        let (latencies, curve) = known.for_plan();
-        let bound_ms = self.verdict.map_or(latencies.disk, |verdict| verdict.bound).as_secs_f64() * 1e3;
+        let (latencies, queue, curve) = match known.second {
+            Some(second) => {
+                let (latencies, queue) = known.of_two_levels(second);
+                (latencies, queue, known.curve.clone())
+            }
+            None => {
+                let (latencies, curve) = known.of_one_level();
+                (latencies, None, curve)
+            }
+        };
+        let most = [self.sharer.most, self.sharer.second.unwrap_or_default()];
+        let slowest = queue.map_or(latencies.disk, |queue| latencies.disk.max(queue.all.saturating_sub(queue.pause)));
+        let bound_ms = self.verdict.map_or(slowest, |verdict| verdict.bound).as_secs_f64() * 1e3;
         // The estimates of both shares are from one sample, and are wrong in the same direction.
-        let most = match self.sharer.slo {
+        let margin_max = match self.sharer.slo {
             Slo::AboveFair(above) => above / (1.0 + above) / 2.0,
             // Where the fair share holds the bound by the estimate, too few samples do not make that infeasible.
             Slo::Latency(bound) => match 1.0 - known.latency(fair).div_duration_f64(bound) {
@@ -211,13 +292,16 @@ impl Member {
         Some(Application {
             name: name.to_owned(),
             level1: HOST.to_owned(),
-            level2: Vec::new(),
+            level2: known.second.map(|_| SECOND.to_owned()).into_iter().collect(),
             latencies: Some(latencies),
+            most: known.second.map(|_| most),
+            queue,
             estimate: Estimate::Whole,
             slo: self.sharer.slo,
-            model: Model::Curve(curve.up_to(self.sharer.most)),
+            model: Model::Curve(curve.up_to(most[0].max(most[1]))),
             accesses_per_s: 1.0,
-            margin: margin(known.sampled as u64, latencies, bound_ms, DEVIATIONS).min(most),
+            margin: margin(known.sampled as u64, Latencies { disk: slowest, ..latencies }, bound_ms, DEVIATIONS)
+                .min(margin_max),
             violations: self.violations,
         })
     }

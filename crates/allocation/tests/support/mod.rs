@@ -69,6 +69,8 @@ pub fn description(random: &mut Random, extent: Extent) -> Description {
             slo: Slo::AboveFair(slo),
             model: Model::Curve(curve(random, 3 * extent.grains)),
             accesses_per_s: 10.0 + 990.0 * random.unit(),
+            most: None,
+            queue: None,
             margin: margin / (1.0 + slo),
             violations: 0,
         }

@@ -83,6 +83,8 @@ pub fn description(random: &mut Random) -> Description {
             slo,
             model,
             accesses_per_s: 10.0,
+            most: None,
+            queue: None,
             margin: if random.chance(0.2) { 0.05 * random.unit() } else { 0.0 },
             violations: 0,
         }

@@ -245,6 +245,11 @@ impl AllocationFile {
             let message = format!("application {name} uses no first-level server: add level1 with its name");
             return refuse(app.span(), message);
         };
+        let level2 = raw.level2.as_ref().map(|names| names.get_ref().clone()).unwrap_or_default();
+        if level2.is_empty() && !self.raw.server.level2.is_empty() {
+            let message = format!("application {name} reaches no second-level server: name at least one");
+            return refuse(raw.level2.as_ref().map_or_else(|| app.span(), Spanned::span), message);
+        }
         let Some(slo) = raw.slo.as_ref().or(self.raw.slo.as_ref()) else {
             let message = format!(
                 "application {name} has no SLO: add slo = 0.05 here or at the top of the file, for a latency at most 5 % above the fair share's"
@@ -266,7 +271,9 @@ impl AllocationFile {
         Ok(Application {
             name: name.clone(),
             level1: level1.get_ref().clone(),
-            level2: raw.level2.as_ref().map(|names| names.get_ref().clone()).unwrap_or_default(),
+            level2,
+            most: None,
+            queue: None,
             slo: slo.get_ref().0,
             model: Model::Curve(curve),
             accesses_per_s: rate.or(traced.and_then(|one| one.accesses_per_s)).unwrap_or(ACCESSES_PER_S),

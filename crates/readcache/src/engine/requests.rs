@@ -113,7 +113,6 @@ impl Engine {
     fn start_read(&mut self, request: Request) {
         let pieces = self.whole(&request).and_then(|blocks| self.locate(request.id, blocks));
         let Some(pieces) = pieces else { return self.read_backing(request) };
-        self.status.hit_bytes += request.length;
         let mut parts = 0;
         for piece in pieces {
             let at = (piece.block * u64::from(self.config.block) - request.offset) as u32;
@@ -122,6 +121,7 @@ impl Engine {
             parts += self.read_piece(piece, into);
         }
         if parts == 0 {
+            self.status.hit_bytes += request.length;
             self.effects.push_back(Effect::Reply { request: request.id, result: Ok(()) });
         } else {
             self.begin(request, Stage::Cached { parts, failure: None });
@@ -192,7 +192,10 @@ impl Engine {
         *parts -= 1;
         *failure = failure.or(result.err());
         match (*parts, *failure) {
-            (0, None) => self.reply(request.id, Ok(())),
+            (0, None) => {
+                self.status.hit_bytes += request.length;
+                self.reply(request.id, Ok(()));
+            }
             (0, Some(failure)) if planted(Bug::MemberFailureAnswered) => self.reply(request.id, Err(failure)),
             (0, Some(_)) => {
                 self.status.failed_reads += 1;
