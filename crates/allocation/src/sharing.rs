@@ -264,7 +264,8 @@ impl Sharing {
                     let second = observed.second.as_ref().map(|second| second.cached).unwrap_or_default();
                     let cached = Shares { first: observed.cached, second };
                     let has_moved = |now: Shares, former: Shares| {
-                        self.first.has_moved(now.first, former.first) || self.second.has_moved(now.second, former.second)
+                        self.first.has_moved(now.first, former.first)
+                            || self.second.has_moved(now.second, former.second)
                     };
                     let is_settled = !has_moved(limit, member.former.0) && !has_moved(cached, member.former.1);
                     member.former = (limit, cached);
@@ -376,7 +377,8 @@ impl Sharing {
                 target.second = share.level2.get(SECOND).copied().unwrap_or_default();
             }
         }
-        let of = |level: fn(&Shares) -> Bytes| targets.iter().map(|(name, shares)| (name.clone(), level(shares))).collect();
+        let of =
+            |level: fn(&Shares) -> Bytes| targets.iter().map(|(name, shares)| (name.clone(), level(shares))).collect();
         self.first.ledger.aim(&of(|shares| shares.first));
         self.second.ledger.aim(&of(|shares| shares.second));
         for (name, member) in &mut self.members {

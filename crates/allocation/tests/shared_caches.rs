@@ -22,7 +22,8 @@ const CACHE: u64 = 128 * MIB;
 const SECOND: u64 = 512 * MIB;
 /// Where scans begin: hot spots are before that.
 const SCAN: u64 = 512 * MIB;
-const INTERVAL: Duration = Duration::from_secs(2);
+/// By the number of levels: what is cached in a second one takes longer to change.
+const INTERVALS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(6)];
 const STEP: Duration = Duration::from_micros(62_500);
 const SLO: f64 = 0.1;
 /// How far a prediction may be off.
@@ -186,9 +187,8 @@ impl Device {
             Some((MissCurve::from_measured(&points, Bytes::new(block.into())).ok()?, sampled))
         });
         let waits = |at: usize| (ended[at].1.0.mean(), ended[at].1.1.mean());
-        let (elapsed, missed) = (INTERVAL.as_secs_f64(), ended.last().unwrap().1.1.0);
-        let disk = (missed > 0)
-            .then(|| Disk { busy: BUSY, utilization: BUSY.as_secs_f64() * missed as f64 / elapsed });
+        let (elapsed, missed) = (INTERVALS[self.caches.len() - 1].as_secs_f64(), ended.last().unwrap().1.1.0);
+        let disk = (missed > 0).then(|| Disk { busy: BUSY, utilization: BUSY.as_secs_f64() * missed as f64 / elapsed });
         self.client = Times::default();
         let reads = std::mem::take(&mut self.reads);
         Observed {
@@ -206,6 +206,7 @@ impl Device {
 }
 
 struct World {
+    interval: Duration,
     now: Instant,
     devices: [Device; 2],
     mixes: [Mix; 2],
@@ -238,8 +239,9 @@ impl World {
             queue.push(Instant::ZERO, Happens::Read(at));
         }
         queue.push(Instant::ZERO + STEP, Happens::Step);
-        queue.push(Instant::ZERO + INTERVAL, Happens::Interval);
-        Self { now: Instant::ZERO, devices, mixes: PHASES[0], queue, sharing }
+        let interval = INTERVALS[levels - 1];
+        queue.push(Instant::ZERO + interval, Happens::Interval);
+        Self { interval, now: Instant::ZERO, devices, mixes: PHASES[0], queue, sharing }
     }
 
     /// Until an interval ends: what both clients saw.
@@ -273,7 +275,7 @@ impl World {
                     if let Some(sharing) = &mut self.sharing {
                         sharing.end_interval(&observed);
                     }
-                    self.queue.push(now + INTERVAL, Happens::Interval);
+                    self.queue.push(now + self.interval, Happens::Interval);
                     return seen;
                 }
             }
@@ -298,8 +300,8 @@ impl World {
 
     fn carry_out(&mut self, at: usize) {
         let device = &mut self.devices[at];
-        while let Some((level, effect)) = (0..device.caches.len())
-            .find_map(|level| Some((level, device.caches[level].engine.next_effect()?)))
+        while let Some((level, effect)) =
+            (0..device.caches.len()).find_map(|level| Some((level, device.caches[level].engine.next_effect()?)))
         {
             if let Some((ends, event)) = device.carried_out(self.now, (at, level), effect) {
                 self.queue.push(ends, event);
@@ -405,11 +407,10 @@ fn two_caches_keep_their_slos_while_the_loads_change_and_are_faster_than_with_ha
     }
 }
 
+/// What is cached in a second level takes some intervals to follow a change of the loads, in halves as well.
 #[test]
 fn both_levels_of_two_caches_keep_their_slos_while_the_loads_change_and_are_faster_than_with_halves() {
-    for seed in 0..2 {
-        let came = run(seed, 2, &PHASES_OF_TWO);
-        println!("{seed} {came:?}");
-        println!("{}", came.above);
-    }
+    let came = run(0, 2, &PHASES_OF_TWO);
+    assert!(came.within.iter().all(|within| *within >= 0.94), "{came:?}\n{}", came.above);
+    assert!(came.speedup >= 1.1 && came.near >= 0.8, "{came:?}");
 }

@@ -213,7 +213,9 @@ impl Member {
         let pause = smooth(pause, former.as_ref().map(|known| known.pause)).unwrap_or_default();
         // Behind a queue a miss does not tell what it takes without one; where reads take longer than the queue, it does.
         let is_saturated = observed.disk.is_some_and(|disk| disk.utilization >= SATURATED);
-        let missed = observed.misses.map(|first| observed.second.as_ref().and_then(|second| second.misses).map_or(first, |both| first * both));
+        let missed = observed
+            .misses
+            .map(|first| observed.second.as_ref().and_then(|second| second.misses).map_or(first, |both| first * both));
         let queued = missed.map(|missed| queue.mul_f64(missed).saturating_sub(pause));
         let is_queued = observed.latency.zip(queued).is_none_or(|(latency, queued)| latency < queued.mul_f64(QUEUED));
         let miss = miss.map(|miss| match hit.filter(|_| is_saturated && is_queued) {

@@ -130,13 +130,8 @@ fn one_that_reads_nothing_any_more_keeps_nobody_from_a_share_and_has_its_fair_on
     let fading = |interval: u32| {
         let sampled = 1e3 * 0.6_f64.powi(interval as i32);
         let scan = curve(&[(1000, 0.5)]);
-        let idle = Observed {
-            reads: 0,
-            latency: None,
-            misses: None,
-            waits: (None, None),
-            ..observed(&scan, mib(100), 1.0)
-        };
+        let idle =
+            Observed { reads: 0, latency: None, misses: None, waits: (None, None), ..observed(&scan, mib(100), 1.0) };
         Some(Observed { curve: Some((scan, sampled)), in_flight: 0.0, ..idle })
     };
     assert_eq!(after_rest(Slo::Latency(Duration::from_millis(11)), &[1.0, 1.0], &fading), fair);
@@ -214,10 +209,7 @@ fn a_disk_that_has_no_queue_now_is_known_to_have_one_with_another_share() {
         let error = |a: Duration, b: Duration| (a.as_secs_f64() / b.as_secs_f64() - 1.0).abs();
         // With what it had there was nothing to learn of how much the cache is worth.
         assert!(interval < 4 || error(verdict.fair, fair) < 0.3, "interval {interval}: {verdict:?}, not {fair:?}");
-        assert!(
-            interval < 4 || error(verdict.expected, verdict.latency) < 0.15,
-            "interval {interval}: {verdict:?}"
-        );
+        assert!(interval < 4 || error(verdict.expected, verdict.latency) < 0.15, "interval {interval}: {verdict:?}");
         settle(&mut sharing);
     }
     assert!(sharing.limit(Level::First, "a") >= mib(159), "{}", sharing.limit(Level::First, "a"));
@@ -317,7 +309,10 @@ fn what_boosts_have_rented_already_is_nobody_elses_from_the_start() {
     assert_eq!(of(120).limit(Level::First, "a"), mib(40));
     // The budget was larger when it was rented.
     let full = of(300);
-    assert_eq!((full.limit(Level::First, "a"), full.limit(Level::First, "b"), full.most("b")), (mib(0), mib(0), mib(0)));
+    assert_eq!(
+        (full.limit(Level::First, "a"), full.limit(Level::First, "b"), full.most("b")),
+        (mib(0), mib(0), mib(0))
+    );
     let mut full = full;
     full.end_interval(&BTreeMap::from([("a".to_owned(), observed(&curve(&[(50, 0.5)]), mib(0), 1.0))]));
     assert!(full.reason().is_some());
@@ -356,8 +351,9 @@ fn each_of_two_hot_spots_beside_reads_of_what_is_read_once_gets_room() {
     let random = &mut Random::from_seed(3);
     let curves = [("a", of_hot_spot(40, random)), ("b", of_hot_spot(72, random))];
     for _ in 0..6 {
-        let of =
-            |(name, curve): &(&str, MissCurve)| ((*name).to_owned(), observed(curve, sharing.limit(Level::First, name), 1.0));
+        let of = |(name, curve): &(&str, MissCurve)| {
+            ((*name).to_owned(), observed(curve, sharing.limit(Level::First, name), 1.0))
+        };
         let observed = curves.iter().map(of).collect();
         sharing.end_interval(&observed);
         settle(&mut sharing);
@@ -478,9 +474,8 @@ fn both_levels_are_shared_by_one_plan_in_which_everybody_keeps_what_is_promised(
         let mut sharing = Sharing::new(budgets.into(), mib(1), sharers.into(), &BTreeMap::new());
         let fair = [Level::First, Level::Second].map(|level| sharing.fair_share(level));
         assert_eq!(fair, [mib(50), mib(200)]);
-        let limits = |sharing: &Sharing, name: &str| {
-            [Level::First, Level::Second].map(|level| sharing.limit(level, name))
-        };
+        let limits =
+            |sharing: &Sharing, name: &str| [Level::First, Level::Second].map(|level| sharing.limit(level, name));
         let mut speedup = 1.0;
         for interval in 0..12 {
             let observed = devices.iter().map(|(name, device)| (name.clone(), device.observed(limits(&sharing, name))));
@@ -496,7 +491,10 @@ fn both_levels_are_shared_by_one_plan_in_which_everybody_keeps_what_is_promised(
                 let ratio = device.latency(limits(&sharing, name)).0.div_duration_f64(device.latency(fair).0);
                 // What a miss takes without a queue, and a hit in a level that answered nothing, has to be seen first.
                 let is_known = interval >= 4;
-                assert!(!is_known || ratio <= 1.051, "seed {seed}, interval {interval}: {name} takes {ratio} of its fair share's");
+                assert!(
+                    !is_known || ratio <= 1.051,
+                    "seed {seed}, interval {interval}: {name} takes {ratio} of its fair share's"
+                );
                 slowdown += ratio;
             }
             speedup = names.len() as f64 / slowdown;

@@ -25,6 +25,8 @@ const SHARE_MIN: Bytes = Bytes::new(SEGMENTS_MIN * SEGMENT_DEFAULT as u64);
 pub struct AllocationConfig {
     /// What all of them have together.
     pub cache: Bytes,
+    /// What all second levels have together; `None`: each has its members.
+    pub level2: Option<Bytes>,
     /// Whether the caching volumes of boosts that are rented where read caches are count to it.
     pub boosts: bool,
     /// How often shares are planned.
@@ -37,6 +39,7 @@ pub struct AllocationConfig {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAllocation {
     cache: Spanned<Bytes>,
+    level2: Option<Spanned<Bytes>>,
     boosts: Option<Spanned<bool>>,
     interval: Option<Spanned<Span>>,
     slo: Option<Spanned<Value>>,
@@ -85,6 +88,22 @@ impl RawAllocation {
                 format!("cache is {cache}, and {sharing} read caches need {least}: {SHARE_MIN} each at least");
             return Err(source.at(Some(span), message));
         }
+        if let Some(level2) = &self.level2 {
+            let (level2, span) = (*level2.get_ref(), level2.span());
+            let caches = devices.values().filter_map(|device| device.read_cache.as_ref());
+            let sharing = caches.filter(|cache| cache.level2.is_some()).count();
+            if sharing == 0 {
+                let message =
+                    "nothing shares level2: give a device a section [device.NAME.read_cache.level2], or remove level2";
+                return Err(source.at(Some(span), message));
+            }
+            let least = Bytes::new(SHARE_MIN.get().saturating_mul(sharing as u64));
+            if level2 < least {
+                let message =
+                    format!("level2 is {level2}, and {sharing} second levels need {least}: {SHARE_MIN} each at least");
+                return Err(source.at(Some(span), message));
+            }
+        }
         if let Some(boosts) = self.boosts.as_ref().filter(|boosts| *boosts.get_ref()) {
             let left = Bytes::new(cache.get() - least.get());
             let names: Vec<String> = that_share(devices).cloned().collect();
@@ -109,6 +128,7 @@ impl RawAllocation {
         }
         Ok(AllocationConfig {
             cache,
+            level2: self.level2.map(Spanned::into_inner),
             boosts: self.boosts.is_some_and(Spanned::into_inner),
             interval: source.at_least("interval", self.interval.as_ref(), INTERVAL_MS)?,
             slo: check_slo(source, self.slo.as_ref())?.unwrap_or(Slo::AboveFair(SLO_DEFAULT)),
@@ -222,6 +242,8 @@ slo = "2 ms"
                 ("slo = \"2 ms\"", "slo = 1e300", "such as 0.05, 1000 at most"),
                 ("slo = \"2 ms\"", "slo = \"2 h\"", "write a latency of 1 h at most"),
                 ("cache = \"1 GiB\"", "cache = \"7 MiB\"", "and 2 read caches need 8 MiB"),
+                ("slo = 0.1", "level2 = \"1 GiB\"", "s.toml:7:10: nothing shares level2: give a device a section"),
+                ("slo = 0.1", "level2 = 1", "s.toml:7:10: "),
                 ("slo = 0.1", "boosts = 1", "s.toml:7:10: "),
                 (
                     "slo = 0.1",
@@ -239,6 +261,12 @@ slo = "2 ms"
                 ),
             ],
         );
+        let second = FILE
+            .replace("[device.b]", "[device.a.read_cache.level2]\nmembers = 1\nmember_size = \"1 GiB\"\n[device.b]");
+        let of = |level2: &str| load(&second.replace("slo = 0.1", &format!("level2 = \"{level2}\"")));
+        assert_eq!(of("4 MiB").unwrap().allocation.unwrap().level2, Some(Bytes::from_mib(4)));
+        assert_eq!(load(&second).unwrap().allocation.unwrap().level2, None, "as before, if nobody says otherwise");
+        assert!(of("3 MiB").unwrap_err().contains("s.toml:7:10: level2 is 3 MiB, and 1 second levels need 4 MiB"));
         let small =
             FILE.replace("[device.b]", BOOSTS).replace("cache = \"1 GiB\"", "cache = \"23 MiB\"\nboosts = true");
         let told = "s.toml:5:9: cache is 23 MiB, of which the least shares of 2 read caches leave 15 MiB, and a caching volume of a has 16 MiB at least";

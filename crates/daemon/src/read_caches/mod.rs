@@ -150,8 +150,8 @@ impl ReadCaches {
         let (mut cache, handle) = ReadCacheVolume::new(backing, engine)
             .map_err(|error| format!("device {device} cannot have a read cache: {error}"))?;
         cache.set_timeout(config.timeout);
-        let shares = self.0.shares.as_ref().filter(|_| level == Level::First);
-        let lease = shares.map(|shares| shares.serve(device, &mut cache, &handle));
+        let shares = self.0.shares.as_ref();
+        let lease = shares.and_then(|shares| shares.serve((device, level), &mut cache, &handle));
         let gone = |_| "the read cache is not looked after any more: the daemon ends".to_owned();
         inbox.send(Message::Serve(handle.clone())).map_err(gone)?;
         Ok((Box::new(cache), Some(Served { inbox: inbox.clone(), _lease: lease, handle })))
@@ -165,9 +165,11 @@ impl ReadCaches {
     /// How those of a device stand; `None`: it has none.
     #[must_use]
     pub fn status(&self, device: &str) -> Option<ReadCacheStatus> {
-        let level2 = self.status_of(device, Level::Second).map(Box::new);
+        let level2 = self.status_of(device, Level::Second);
+        let level2 =
+            level2.map(|second| Box::new(ReadCacheStatus { share: self.share(device, Level::Second), ..second }));
         match self.status_of(device, Level::First) {
-            Some(first) => Some(ReadCacheStatus { share: self.share(device), level2, ..first }),
+            Some(first) => Some(ReadCacheStatus { share: self.share(device, Level::First), level2, ..first }),
             // What is left of one whose section is gone.
             None => level2.map(|level2| ReadCacheStatus { level2: Some(level2), ..ReadCacheStatus::default() }),
         }
@@ -186,8 +188,8 @@ impl ReadCaches {
         }
     }
 
-    fn share(&self, device: &str) -> Option<ShareStatus> {
-        self.0.shares.as_ref()?.status(device)
+    fn share(&self, device: &str, level: Level) -> Option<ShareStatus> {
+        self.0.shares.as_ref()?.status(device, level)
     }
 
     /// A disk came or went.

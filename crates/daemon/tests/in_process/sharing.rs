@@ -24,10 +24,15 @@ const READS_MAX: u64 = 1 << 15;
 /// anything of a larger part.
 const IOPS: u32 = 200;
 
-fn config(machine: &Machine) -> Config {
+/// Of both second levels together, if there are any.
+const SECOND: u64 = 32 * MIB;
+
+/// With read caches of so many levels.
+fn config(machine: &Machine, levels: usize) -> Config {
     let root = machine.directory.path().display();
+    let level2 = if levels == 2 { "level2 = \"32 MiB\"\n" } else { "" };
     let mut text = format!(
-        "state_directory = \"{root}/state\"\nrun_directory = \"{root}/run\"\n[allocation]\ncache = \"24 MiB\"\ninterval = \"1 s\"\nslo = 1.0\n\
+        "state_directory = \"{root}/state\"\nrun_directory = \"{root}/run\"\n[allocation]\ncache = \"24 MiB\"\ninterval = \"1 s\"\nslo = 1.0\n{level2}\
          [provider.local]\ndirectory = \"{root}/volumes\"\n\
          [provider.local.types.tiny]\nbandwidth = \"400 MiB/s\"\npreallocate = false\n"
     );
@@ -42,8 +47,18 @@ fn config(machine: &Machine) -> Config {
              backing_limits = {{ bandwidth = \"400 MiB/s\", iops = \"{IOPS} IOPS\" }}\n\
              [device.{name}.read_cache]\nvolume_type = \"tiny\"\nmembers = 1\nmember_size = \"32 MiB\"\nthrottle = false\n"
         );
+        if levels == 2 {
+            text += &format!(
+                "[device.{name}.read_cache.level2]\nvolume_type = \"tiny\"\nmembers = 1\nmember_size = \"32 MiB\"\nthrottle = false\n"
+            );
+        }
     }
     Config::from_text(Path::new("test.toml"), &text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn second_share(daemon: &Daemon, device: &str) -> ShareStatus {
+    let second = status(daemon, device).read_cache.and_then(|cache| cache.level2);
+    second.and_then(|cache| cache.share).unwrap_or_default()
 }
 
 fn share(daemon: &Daemon, device: &str) -> ShareStatus {
@@ -72,7 +87,7 @@ fn read(machine: &Machine, device: &str, (hot, reads): (&AtomicU64, &AtomicU64),
 #[test]
 fn the_share_of_a_cache_follows_the_hot_spot() {
     let machine = Machine::new();
-    let daemon = Daemon::start(config(&machine)).unwrap();
+    let daemon = Daemon::start(config(&machine, 1)).unwrap();
     let fair = share(&daemon, "a");
     assert_eq!((fair.size_gib * 1024.0, fair.fair_gib * 1024.0), (12.0, 12.0));
     let (over, hot, reads) = (AtomicBool::new(false), [HOT, 0].map(AtomicU64::new), [0, 0].map(AtomicU64::new));
@@ -103,6 +118,46 @@ fn the_share_of_a_cache_follows_the_hot_spot() {
                 assert!(so_far() - begun < READS_MAX, "{most} does not get most of the cache: {larger:?} {smaller:?}");
                 std::thread::sleep(Duration::from_millis(5));
             }
+        }
+    });
+    daemon.stop();
+}
+
+#[test]
+fn both_levels_are_shared_and_the_hot_spot_is_in_one_of_them() {
+    let machine = Machine::new();
+    let daemon = Daemon::start(config(&machine, 2)).unwrap();
+    let mib = |share: ShareStatus| (share.size_gib * 1024.0, share.fair_gib * 1024.0);
+    for device in ["a", "b"] {
+        assert_eq!((mib(share(&daemon, device)), mib(second_share(&daemon, device))), ((12.0, 12.0), (16.0, 16.0)));
+    }
+    // More than the fair share of either level.
+    let hot = 20 * MIB;
+    let (over, hot, reads) = (AtomicBool::new(false), [hot, 0].map(AtomicU64::new), [0, 0].map(AtomicU64::new));
+    std::thread::scope(|scope| {
+        let _over = Ends(&over);
+        let readers = ["a", "b"].into_iter().zip(hot.iter().zip(&reads)).map(|(device, of)| {
+            let (machine, over) = (&machine, &over);
+            scope.spawn(move || read(machine, device, of, over))
+        });
+        let readers: Vec<_> = readers.collect();
+        loop {
+            for (of, budget) in [(share as fn(&Daemon, &str) -> ShareStatus, CACHE), (second_share, SECOND)] {
+                let [a, b] = ["a", "b"].map(|device| mib(of(&daemon, device)).0);
+                // They are asked one after the other, and may change meanwhile.
+                let stands = mib(of(&daemon, "a")).0 == a;
+                assert!((a + b) * MIB as f64 <= budget as f64 || !stands, "{a} MiB and {b} MiB of {budget}");
+            }
+            let on_disk = machine.on_disk();
+            assert!(on_disk <= CACHE + SECOND, "{on_disk} bytes are on disk");
+            let (first, second) = (share(&daemon, "a"), second_share(&daemon, "a"));
+            if first.size_gib.max(second.size_gib) * 1024.0 >= 19.0 && first.slo_met.is_some() {
+                break;
+            }
+            assert!(!readers.iter().any(ScopedJoinHandle::is_finished), "a reader has ended");
+            let so_far = reads[0].load(Ordering::Relaxed);
+            assert!(so_far < READS_MAX, "neither level gets room for the hot spot: {first:?} {second:?}");
+            std::thread::sleep(Duration::from_millis(5));
         }
     });
     daemon.stop();

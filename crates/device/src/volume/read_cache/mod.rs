@@ -101,11 +101,16 @@ impl ReadCacheVolume {
         self.volumes.set_timeout(timeout);
     }
 
-    /// Looks at the accesses from now on, so that it can say what would miss in caches of other sizes, and has so many bytes of its
-    /// members at most.
-    pub fn share(&mut self, limit: u64) {
-        self.watch = Some(Watch::default());
+    /// Looks at the accesses from now on, so that it can say what would miss in caches of other sizes: up to what its members have, or up to
+    /// `reach` bytes if that is more. Has `limit` bytes of its members at most.
+    pub fn share(&mut self, limit: u64, reach: u64) {
+        self.watch = Some(Watch::new(reach));
         self.fit_watch();
+        self.limit(limit);
+    }
+
+    /// Has so many bytes of its members at most, and looks at nothing.
+    pub fn limit(&mut self, limit: u64) {
         self.engine.set_limit(Some(limit));
     }
 
@@ -133,6 +138,7 @@ impl ReadCacheVolume {
                 }
             }
         }
+        self.hit_bytes.store(self.engine.hit_bytes(), Ordering::Relaxed);
     }
 
     fn copy(&self, from: Slice, to: Slice) {
@@ -245,7 +251,6 @@ impl Volume for ReadCacheVolume {
             }
             self.engine.submit(piece);
         }
-        self.hit_bytes.store(self.engine.hit_bytes(), Ordering::Relaxed);
         self.carry_out(now);
     }
 

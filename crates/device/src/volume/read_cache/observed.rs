@@ -42,7 +42,7 @@ impl Times {
 /// What would miss in caches of other sizes, of what was read lately.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Misses {
-    /// By size, in blocks of the cache, up to all that its members have.
+    /// By size, in blocks of the cache, up to all that its members have, or more.
     pub points: Vec<Point>,
     /// Bytes of a block.
     pub block: u32,
@@ -66,16 +66,23 @@ pub struct Observation {
 }
 
 /// Looks at the accesses to a device, as its cache sees them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Watch {
+    /// Looks at caches of so many bytes at least.
+    reach: u64,
     /// `None` while the cache has no members: no size can be asked about then.
     curve: Option<MiniatureCurve>,
 }
 
 impl Watch {
-    /// Looks at caches of up to what the members of this one have. If that has changed, it begins anew.
+    pub const fn new(reach: u64) -> Self {
+        Self { reach, curve: None }
+    }
+
+    /// Looks at caches of up to what the members of this one have, if it has any, or its reach. If that has changed, it begins anew.
     pub fn fit(&mut self, engine: &Engine) {
         let (size, block) = (engine.status().size, engine.block());
+        let size = if size > 0 { size.max(self.reach) } else { 0 };
         let options = Miniatures {
             segment_blocks: engine.segment() / block,
             change_max: CHANGE_MAX,
