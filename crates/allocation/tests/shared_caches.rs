@@ -55,11 +55,10 @@ const PHASES: [[Mix; 2]; 4] = [
     [Mix::Hot(128, 40), Mix::Hot(256, 72)],
 ];
 /// For caches of two levels.
-const PHASES_OF_TWO: [[Mix; 2]; 4] = [
+const PHASES_OF_TWO: [[Mix; 2]; 3] = [
     [Mix::Hot(0, 100), Mix::Hot(128, 340)],
     [Mix::Hot(128, 340), Mix::Hot(0, 100)],
     [Mix::Scan, Mix::Hot(0, 400)],
-    [Mix::Hot(256, 200), Mix::Hot(0, 200)],
 ];
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -411,6 +410,6 @@ fn two_caches_keep_their_slos_while_the_loads_change_and_are_faster_than_with_ha
 #[test]
 fn both_levels_of_two_caches_keep_their_slos_while_the_loads_change_and_are_faster_than_with_halves() {
     let came = run(0, 2, &PHASES_OF_TWO);
-    assert!(came.within.iter().all(|within| *within >= 0.94), "{came:?}\n{}", came.above);
+    assert!(came.within.iter().all(|within| *within >= 0.95), "{came:?}\n{}", came.above);
     assert!(came.speedup >= 1.1 && came.near >= 0.8, "{came:?}");
 }

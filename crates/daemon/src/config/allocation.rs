@@ -113,12 +113,17 @@ impl RawAllocation {
                 return Err(source.at(Some(boosts.span()), message));
             }
             for name in &names {
-                let Some(caching) = devices.get_mut(name).and_then(|device| device.caching.as_mut()) else { continue };
-                if caching.size.0 > left {
+                let Some(device) = devices.get_mut(name) else { continue };
+                let grain = device.policy.grain.get().max(1);
+                let Some(caching) = device.caching.as_mut() else { continue };
+                // Each volume of a stripe has the same size, a multiple of the grain.
+                let grain = Bytes::new(grain.saturating_mul(u64::from(caching.volumes)));
+                let smallest = caching.size.0.round_up(grain);
+                if smallest > left {
                     let message = format!(
                         "cache is {cache}, of which the least shares of {sharing} read caches leave {left}, and a caching volume of {name} has {} \
-                         at least: write a larger cache, a smaller min_size, or remove boosts",
-                        caching.size.0
+                         at least: write a larger cache, a smaller min_size or size_grain, fewer volumes, or remove boosts",
+                        smallest
                     );
                     return Err(source.at(Some(span), message));
                 }
@@ -271,6 +276,12 @@ slo = "2 ms"
             FILE.replace("[device.b]", BOOSTS).replace("cache = \"1 GiB\"", "cache = \"23 MiB\"\nboosts = true");
         let told = "s.toml:5:9: cache is 23 MiB, of which the least shares of 2 read caches leave 15 MiB, and a caching volume of a has 16 MiB at least";
         assert!(load(&small).unwrap_err().contains(told));
+        // The least size of a stripe is a multiple of its volumes' grains.
+        let striped = small.replace("cache = \"23 MiB\"", "cache = \"24 MiB\"");
+        assert!(load(&striped).is_ok());
+        let striped = striped.replace("min_size = \"16 MiB\"", "min_size = \"16 MiB\"\nvolumes = 3");
+        let told = load(&striped.replace("[device.a.caching]", "[device.a.policy]\nsize_grain = \"8 MiB\"\n[device.a.caching]"));
+        assert!(told.clone().unwrap_err().contains("and a caching volume of a has 24 MiB at least"), "{told:?}");
         let none = FILE.replace("[device.a.read_cache]\nmembers = 2\nmember_size = \"1 GiB\"\n", "");
         let none = none.replace("[device.b.read_cache]\nmembers = 1\nmember_size = \"1 GiB\"\nslo = \"2 ms\"\n", "");
         assert!(load(&none).unwrap_err().contains("nothing shares this cache: give a device a section"));
