@@ -1,6 +1,6 @@
-//! Job logs of batch systems, in the Standard Workload Format (SWF): which job ran when on how many processors. What such
-//! a log says of storage is a model: every job writes a part of its memory at regular times and when it ends, as
-//! applications that write checkpoints do.
+//! Job logs of batch systems: which job ran when on how many processors. They are in the Standard Workload Format (SWF), in
+//! Alea's extension of it, or in the table that Argonne's logs are passed on in. What such a log says of storage is a model: every
+//! job writes a part of its memory at regular times and when it ends, as applications that write checkpoints do.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use surgetank_model::{Bytes, Instant};
 
 use crate::error::TraceError;
-use crate::look::SWF_FIELDS;
+use crate::look::{ARGONNE_HEADER, SWF_FIELDS};
 use crate::parse::Broken;
 use crate::parse::fields::shown_shortly;
 use crate::parse::lines::Lines;
@@ -19,11 +19,11 @@ use crate::source::Source;
 /// A job that ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// When it started, since the log's own origin: its submission and its wait.
+    /// When it started, since the log's own origin: its submission and its wait, which Argonne's table does not have.
     pub start: Duration,
     /// How long it ran.
     pub run: Duration,
-    /// Processors that it had.
+    /// Processors that it had; nodes in Argonne's table, which has nothing smaller.
     pub processors: u64,
     /// Memory of each, if the log knows it.
     pub memory: Option<Bytes>,
@@ -53,6 +53,17 @@ pub struct JobLog {
     pub first_broken: Option<Broken>,
     /// Lines in all, comments too.
     pub lines: u64,
+    layout: Layout,
+}
+
+/// What lines are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Layout {
+    /// Eighteen fields.
+    #[default]
+    Swf,
+    /// A header, then name, submission, run time and nodes.
+    Argonne,
 }
 
 /// How many of the jobs that write have no memory in the log, so that it is unknown what they write.
@@ -99,7 +110,7 @@ impl JobLog {
         match &log.first_broken {
             _ if !log.jobs.is_empty() => Ok(log),
             Some(Broken { line, reason }) => Err(TraceError::Invalid(format!(
-                "{name}:{line}: {reason}; it holds no job in the Standard Workload Format"
+                "{name}:{line}: {reason}; it holds no job in the Standard Workload Format, nor in Argonne's table"
             ))),
             None => Err(TraceError::Invalid(format!("{name} holds no job that ran: name a log that does"))),
         }
@@ -109,32 +120,52 @@ impl JobLog {
         if line.starts_with(b";") {
             return Ok(());
         }
-        let mut fields = [-1.0; SWF_FIELDS];
-        let mut found = 0;
-        for (field, word) in fields.iter_mut().zip(line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()))
-        {
-            let text = shown_shortly(word);
-            *field = text
-                .parse::<f64>()
-                .ok()
-                .filter(|number| number.is_finite())
-                .ok_or_else(|| format!("field {} is {text:?}, not a number", found + 1))?;
-            found += 1;
+        if line.starts_with(ARGONNE_HEADER) {
+            self.layout = Layout::Argonne;
+            return Ok(());
         }
+        match self.layout {
+            Layout::Swf => self.swf(line),
+            Layout::Argonne => self.argonne(line),
+        }
+    }
+
+    fn swf(&mut self, line: &[u8]) -> Result<(), String> {
+        let mut words = words(line);
+        let (fields, found) = numbers::<SWF_FIELDS>(&mut words)?;
         if found < SWF_FIELDS {
             return Err(format!("a job has {found} fields, and {SWF_FIELDS} in the Standard Workload Format"));
         }
+        // Alea appends the list of nodes. Its used memory is a constant, and its requested memory counts bytes of the whole job.
+        let is_alea = words.next().is_some_and(|word| word.starts_with(b"{"));
         let [_, submitted, waited, ran, allocated, _, used, asked, _, memory, ..] = fields;
         // -1 is unknown.
         let processors = if allocated > 0.0 { allocated } else { asked };
+        let kilobytes = match is_alea {
+            true => Some(memory / processors / 1024.0).filter(|kilobytes| *kilobytes > 0.0),
+            false => [used, memory].into_iter().find(|kilobytes| *kilobytes > 0.0),
+        };
+        self.job(submitted + waited.max(0.0), ran, processors, kilobytes)
+    }
+
+    fn argonne(&mut self, line: &[u8]) -> Result<(), String> {
+        let mut words = words(line);
+        words.next();
+        let ([submitted, ran, nodes], found) = numbers(&mut words)?;
+        if found < 3 {
+            return Err(format!("a job has {found} numbers behind its name, and 3 in Argonne's table"));
+        }
+        self.job(submitted, ran, nodes, None)
+    }
+
+    fn job(&mut self, start_s: f64, ran_s: f64, processors: f64, kilobytes: Option<f64>) -> Result<(), String> {
         let span = |seconds: f64| Duration::try_from_secs_f64(seconds).map_err(|_| format!("{seconds} s is no time"));
-        let run = span(ran.max(0.0))?;
+        let run = span(ran_s.max(0.0))?;
         if run.is_zero() || processors < 1.0 {
             self.others += 1;
             return Ok(());
         }
-        let start = span(submitted + waited.max(0.0))?;
-        let kilobytes = [used, memory].into_iter().find(|kilobytes| *kilobytes > 0.0);
+        let start = span(start_s)?;
         if let Some(kilobytes) = kilobytes.filter(|kilobytes| *kilobytes > MEMORY_MAX_KB) {
             return Err(format!("{kilobytes} KB of memory a processor are more than any has: the log may count bytes"));
         }
@@ -213,6 +244,23 @@ impl JobLog {
     }
 }
 
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+}
+
+/// The next numbers, and how many there are; what is missing is unknown.
+fn numbers<'a, const N: usize>(words: &mut impl Iterator<Item = &'a [u8]>) -> Result<([f64; N], usize), String> {
+    let mut fields = [-1.0; N];
+    let mut found = 0;
+    for (field, word) in fields.iter_mut().zip(words) {
+        let text = shown_shortly(word);
+        let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+        *field = number.ok_or_else(|| format!("field {} is {text:?}, not a number", found + 1))?;
+        found += 1;
+    }
+    Ok((fields, found))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -250,6 +298,29 @@ mod tests {
         assert!(read(&bytes, true).unwrap_err().contains("log.swf:5: 99999999999 KB of memory"));
     }
 
+    #[test]
+    fn aleas_extension_counts_bytes_of_the_whole_job() {
+        let job = "0 100 20 7200 4 1 1024 4 7200 8589934592 1 62 1 1 -1 1 1 1 {7,7,7,7} q_1d 1:ppn=4\n";
+        let log = read(&format!("{job}{}", job.replace("8589934592", "-1")), true).unwrap();
+        let memory: Vec<Option<Bytes>> = log.jobs.iter().map(|job| job.memory).collect();
+        // Its used memory, 1024, is no memory of any job.
+        assert_eq!(memory, [Some(Bytes::from_gib(2)), None]);
+        assert_eq!((log.jobs[0].processors, log.jobs[0].start), (4, Duration::from_secs(120)));
+    }
+
+    #[test]
+    fn argonnes_table_is_read() {
+        const TABLE: &str =
+            "Job_name Submit Runtime Nodes Comment Perc\n1 0 7560 512 1 90\n2 7 0 512 1 90\n3 9 x 1 1 1\n4 1 2\n";
+        let log = read(TABLE, false).unwrap();
+        let seconds = Duration::from_secs;
+        assert_eq!(log.jobs, [Job { start: seconds(0), run: seconds(7560), processors: 512, memory: None }]);
+        assert_eq!((log.others, log.broken), (1, 2));
+        assert!(read(TABLE, true).unwrap_err().contains("log.swf:4: field 2 is \"x\""));
+        let said = read("Job_name Submit Runtime Nodes\n4 1 2\n", false).unwrap_err();
+        assert!(said.contains("log.swf:2: a job has 2 numbers behind its name"), "{said}");
+    }
+
     proptest! {
         #[test]
         fn no_line_and_no_job_is_too_odd(
@@ -260,6 +331,8 @@ mod tests {
             let _ = log.line(&bytes);
             let words: Vec<String> = numbers.iter().map(f64::to_string).collect();
             let _ = log.line(words.join(" ").as_bytes());
+            let _ = log.line(format!("{} {{1,1}}", words.join(" ")).as_bytes());
+            let _ = log.argonne(words.join(" ").as_bytes());
             for every in [Duration::ZERO, Duration::from_secs(1000), Duration::MAX] {
                 let rule = Checkpoints { every, per_processor: Some(Bytes::new(1)), processors_max: None };
                 if log.jobs.iter().all(|job| job.run < Duration::from_secs(100)) {

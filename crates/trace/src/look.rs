@@ -46,7 +46,9 @@ const FOREIGN: [Foreign; 8] = [
     },
 ];
 
-pub(crate) const JOB_LOG: &str = "it is a job log in the Standard Workload Format: surgetank simulate replays one that its scenario names as log in [jobs]";
+/// What the table of Argonne's job logs begins with.
+pub(crate) const ARGONNE_HEADER: &[u8] = b"Job_name Submit Runtime Nodes";
+pub(crate) const JOB_LOG: &str = "it is a job log (Standard Workload Format, or Argonne's table): surgetank simulate replays one that its scenario names as log in [jobs]";
 const JSON: &str = "it is JSON: write one request a line, as CSV with a header";
 const TABLE: &str = "it is a table with a header and without commas: write it as CSV with commas";
 const SEMICOLONS: &str = "its columns are separated by semicolons: separate them by commas";
@@ -121,6 +123,7 @@ fn of_lines(first: &[u8], rest: &[&[u8]]) -> Result<Format, Option<&'static str>
         return Ok(Format::Blkparse);
     }
     if first.starts_with(b";")
+        || first.starts_with(ARGONNE_HEADER)
         || (columns.len() >= SWF_FIELDS && columns.iter().take(SWF_FIELDS).all(|word| signed(word)))
     {
         return Err(Some(JOB_LOG));
