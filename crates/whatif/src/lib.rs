@@ -10,6 +10,7 @@
 //! - [`bursts`]: when a replayed load's bursts are served;
 //! - [`report`]: what came out, [`lateness`] of a trace's replay;
 //! - [`array`]: arrays of burstable volumes, rotated;
+//! - [`staging`]: checkpoints into a staging pool, of one application and of all jobs of a log;
 //! - [`hindsight`]: what the best controller could have made of it, had it known what comes.
 //!
 //! Machines of a bulk-synchronous application meet at the end of each phase and share nothing else, so each is run on
@@ -27,6 +28,7 @@ pub mod lateness;
 pub mod report;
 pub mod scenario;
 pub mod setup;
+pub mod staging;
 pub mod volume;
 
 use std::time::Duration;
