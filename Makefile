@@ -18,7 +18,7 @@ CONFIG ?= /etc/surgetank/surgetank.toml
 TYPE ?=
 
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
-PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-hierarchy/planted-bugs,surgetank-mrc/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_curves --test planted_hierarchy --test planted_rental --test planted_readcache --test planted_pool --test planted_security --test planted_writers --test planted_holes
+PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-hierarchy/planted-bugs,surgetank-mrc/planted-bugs,surgetank-whatif/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_curves --test planted_hierarchy --test planted_rental --test planted_readcache --test planted_pool --test planted_staging --test planted_security --test planted_writers --test planted_holes
 
 # What finds them there passes without a bug, as `test-pool` has seen.
 FOUND_WITHOUT := --skip kept:: --skip room:: --skip sharing:: --skip sparse::
@@ -43,7 +43,7 @@ help:
 	@echo 'make outages  a mounted file system whose volumes stall, fail, are unplugged and come back (ARGS="--outages 12")'
 	@echo 'make replay   power cuts at the flushes of a log of all writes, with fsck (ARGS="--points 15 --boosts 1": shorter)'
 	@echo 'make systemd  a Debian guest that does what the README says, then kills, reboots, cuts (ARGS=--short)'
-	@echo 'make reproduce-sim  the papers'"'"' applications, burstable arrays and cache allocation at full scale in the simulator, beside their tables (ARGS=--arrays or ARGS=--allocation: these alone)'
+	@echo 'make reproduce-sim  the papers'"'"' applications, burstable arrays, cache allocation and a staging pool at full scale in the simulator, beside their tables (ARGS=--arrays, --allocation or --pool: these alone)'
 	@echo 'make validate  what the simulator predicts of the demo, beside what it measures (ARGS=--lab: also of a guest)'
 	@echo 'make economy  docs/ECONOMY.md again, from the catalog: what elastic devices cost in money beside static volumes'
 	@echo 'make lint     style, layout and licence checks alone'

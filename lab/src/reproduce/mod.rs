@@ -4,6 +4,7 @@ mod allocation;
 mod arrays;
 mod picture;
 pub mod simulated;
+mod staging;
 mod table;
 
 use std::fs;

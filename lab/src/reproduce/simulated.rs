@@ -10,9 +10,11 @@ use std::process::Command;
 use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
+use surgetank_model::Bytes;
 
 use super::allocation::Allocation;
 use super::arrays::Arrays;
+use super::staging::{Own, Staging};
 use crate::bar::{Bar, Limit, all_met, table};
 use crate::flags::{absolute, within};
 use crate::interrupt::Interrupt;
@@ -70,7 +72,19 @@ pub struct Arguments {
     /// Cache allocation: share of the paper's caches, data and accesses
     #[arg(long, default_value_t = 1.0, value_parser = within(0.03, 1.0))]
     scale: f64,
-    /// Cache allocation: recorded traces; by default ../shared/data beside the tree
+    /// The paper on a staging pool alone
+    #[arg(long, conflicts_with_all = ["arrays", "allocation"])]
+    pool: bool,
+    /// Staging pool: a job log of your own in place of the paper's figures (SWF, or Argonne's table)
+    #[arg(long, value_name = "FILE", requires = "pool", value_parser = absolute)]
+    log: Option<PathBuf>,
+    /// Memory of a processor of that log, "2 GiB"; by default what the log has for each job
+    #[arg(long, value_name = "SIZE", requires = "log")]
+    memory: Option<Bytes>,
+    /// Processors of a node of that log
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "log", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    node_processors: u64,
+    /// Cache allocation, staging pool: recorded traces and job logs; by default ../shared/data beside the tree
     #[arg(long, value_parser = absolute)]
     data: Option<PathBuf>,
     #[command(flatten)]
@@ -83,6 +97,15 @@ impl Arguments {
         let interrupt = Interrupt::install()?;
         if self.allocation {
             return Ok(all_met(&self.allocation(&interrupt).reproduce()?));
+        }
+        let staging = Staging { interrupt: &interrupt, out: &self.out, data: self.data.as_deref() };
+        if let Some(log) = &self.log {
+            let own = Own { log: log.clone(), memory: self.memory, processors_per_node: self.node_processors };
+            staging.own(&own)?;
+            return Ok(true);
+        }
+        if self.pool {
+            return Ok(all_met(&staging.reproduce()?));
         }
         let simulator = Simulator { interrupt, surgetank: self.product.binary()?, out: &self.out };
         let arrays = Arrays { interrupt: &simulator.interrupt, surgetank: &simulator.surgetank, out: &self.out };
@@ -101,6 +124,10 @@ impl Arguments {
         write(&self.out, "reproduce", &text, &bars)?;
         bars.extend(arrays.reproduce()?);
         bars.extend(self.allocation(&simulator.interrupt).reproduce()?);
+        // Who names a directory for the traces alone is not asked for job logs.
+        let data = self.data.as_deref().filter(|data| data.join("jobs").is_dir());
+        let staging = Staging { interrupt: &simulator.interrupt, out: &self.out, data };
+        bars.extend(staging.reproduce()?);
         Ok(all_met(&bars))
     }
 
