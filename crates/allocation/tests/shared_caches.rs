@@ -55,11 +55,8 @@ const PHASES: [[Mix; 2]; 4] = [
     [Mix::Hot(128, 40), Mix::Hot(256, 72)],
 ];
 /// For caches of two levels.
-const PHASES_OF_TWO: [[Mix; 2]; 3] = [
-    [Mix::Hot(0, 100), Mix::Hot(128, 340)],
-    [Mix::Hot(128, 340), Mix::Hot(0, 100)],
-    [Mix::Scan, Mix::Hot(0, 400)],
-];
+const PHASES_OF_TWO: [[Mix; 2]; 3] =
+    [[Mix::Hot(0, 100), Mix::Hot(128, 340)], [Mix::Hot(128, 340), Mix::Hot(0, 100)], [Mix::Scan, Mix::Hot(0, 400)]];
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Times(u64, Duration);

@@ -114,11 +114,11 @@ impl RawAllocation {
             }
             for name in &names {
                 let Some(device) = devices.get_mut(name) else { continue };
-                let grain = device.policy.grain.get().max(1);
+                let grain = device.policy.grain.get();
                 let Some(caching) = device.caching.as_mut() else { continue };
                 // Each volume of a stripe has the same size, a multiple of the grain.
-                let grain = Bytes::new(grain.saturating_mul(u64::from(caching.volumes)));
-                let smallest = caching.size.0.round_up(grain);
+                let grain = if caching.volumes > 1 { grain.saturating_mul(u64::from(caching.volumes)) } else { 1 };
+                let smallest = caching.size.0.round_up(Bytes::new(grain.max(1)));
                 if smallest > left {
                     let message = format!(
                         "cache is {cache}, of which the least shares of {sharing} read caches leave {left}, and a caching volume of {name} has {} \
@@ -280,7 +280,9 @@ slo = "2 ms"
         let striped = small.replace("cache = \"23 MiB\"", "cache = \"24 MiB\"");
         assert!(load(&striped).is_ok());
         let striped = striped.replace("min_size = \"16 MiB\"", "min_size = \"16 MiB\"\nvolumes = 3");
-        let told = load(&striped.replace("[device.a.caching]", "[device.a.policy]\nsize_grain = \"8 MiB\"\n[device.a.caching]"));
+        let told = load(
+            &striped.replace("[device.a.caching]", "[device.a.policy]\nsize_grain = \"8 MiB\"\n[device.a.caching]"),
+        );
         assert!(told.clone().unwrap_err().contains("and a caching volume of a has 24 MiB at least"), "{told:?}");
         let none = FILE.replace("[device.a.read_cache]\nmembers = 2\nmember_size = \"1 GiB\"\n", "");
         let none = none.replace("[device.b.read_cache]\nmembers = 1\nmember_size = \"1 GiB\"\nslo = \"2 ms\"\n", "");
