@@ -21,7 +21,7 @@ use surgetank_provider::{CreateVolume, Provider as _, ProviderError, SystemClock
 
 use common::tables::{Loop, Tables};
 use common::{Ends, MIB, Machine, eventually};
-use hypervisor::{Hypervisor, section, settings};
+use hypervisor::{Hypervisor, Plugs as _, settings};
 use purse::{BUDGET_USD, Paying, Purse};
 use run::Run;
 
@@ -56,7 +56,7 @@ fn on_an_account() {
 }
 
 /// A fake of Azure, whose disks are loop devices. `None` where there are none.
-fn on_a_fake(test: impl FnOnce(&Machine, &FakeAzure, &Hypervisor<'_>, &Run, &Tables)) {
+fn on_a_fake(test: impl FnOnce(&Machine, &FakeAzure, &Hypervisor<'_, FakeAzure>, &Run, &Tables)) {
     let machine = Machine::new();
     if Loop::over(&machine.backing("probe", MIB)).is_none() {
         eprintln!("skipped: no loop device can be had (needs root)");
@@ -68,15 +68,15 @@ fn on_a_fake(test: impl FnOnce(&Machine, &FakeAzure, &Hypervisor<'_>, &Run, &Tab
     let tables = || Tables::new(machine.path("tables"));
     let hypervisor = Hypervisor::new(&fake, tables(), machine.path("images"));
     let is_done = AtomicBool::new(false);
-    let run = Run::new("azure", &section(&fake), None, moment).unwrap().of_no_patience();
+    let run = Run::new("azure", &fake.section(machine.directory.path()), None, moment).unwrap().of_no_patience();
     std::thread::scope(|scope| {
-        scope.spawn(|| hypervisor.follow(&is_done));
+        scope.spawn(|| hypervisor.follow(&is_done, |_| ()));
         let _over = Ends(&is_done);
         test(&machine, &fake, &hypervisor, &run, &tables());
-        eventually("no disk is plugged in", || hypervisor.plugged() == 0);
+        eventually("no disk is left", || hypervisor.is_empty());
     });
     assert_eq!(fake.disks(), 0, "disks are left");
-    hypervisor.assert_no_foreign_disk_was_written_to();
+    assert_eq!(hypervisor.foreign_written(), 0, "disks of others were written to");
 }
 
 #[test]

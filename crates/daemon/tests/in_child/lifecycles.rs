@@ -6,13 +6,20 @@
 //! written to and drained over and over. What the provider does is logged call by call; the parent reads the log.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use surgetank_model::random::Random;
+use surgetank_provider::SystemClock;
+use surgetank_provider::fakes::{Dialect, Fake, FakeAzure, FakeEc2, FakeGce};
 
 use crate::cloud::cloud;
-use crate::common::eventually;
+use crate::common::tables::Loop;
+use crate::common::{Ends, MIB, Machine, eventually};
+use crate::hypervisor::{Hypervisor, Plugs};
 use crate::lives::log::{Log, Outcome};
-use crate::lives::{End, Group, Mode};
+use crate::lives::{End, Group, Mode, ground};
 
 #[test]
 fn daemon_in_a_child() {
@@ -53,7 +60,7 @@ fn nothing_is_left_at_openstack() {
     let Some(cloud) = cloud() else { return };
     let tenant = cloud.tenant();
     let group = Group::of(&tenant);
-    let lives = std::env::var("SURGETANK_LIVES").map_or(12, |lives| lives.parse().unwrap());
+    let lives = lives(8);
     let network = || tenant.faults.lock().unwrap();
     network().by_chance = Some((Random::from_seed(2000), 3));
     let mut seed = 2000;
@@ -70,6 +77,69 @@ fn nothing_is_left_at_openstack() {
     };
     println!("{calls} calls, {faults} of them met the network's faults");
     assert_eq!(tenant.volumes(), group.foreign());
+}
+
+/// How many lives there are in which the daemon was killed.
+fn lives(usual: usize) -> usize {
+    std::env::var("SURGETANK_LIVES").map_or(usual, |lives| lives.parse().unwrap())
+}
+
+/// The same over fakes of the other clouds, whose disks are loop devices with somebody else's beside them. What was on a volume that is
+/// deleted is compared with what was written to the devices.
+fn nothing_is_left_at<D: Dialect>(cloud: &str, fake: &Fake<D>, first_seed: u64)
+where
+    Fake<D>: Plugs,
+{
+    let machine = Machine::new();
+    if Loop::over(&machine.backing("probe", MIB)).is_none() {
+        return println!("skipped: no loop device can be had (needs root)");
+    }
+    let (begun, lives) = (Instant::now(), lives(4));
+    let group = Group::at(cloud, fake);
+    let hypervisor = Hypervisor::new(fake, group.tables(), group.path("images"));
+    let (mut ledger, is_done) = (group.ledger(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| hypervisor.follow(&is_done, |image| ledger.deleted(image)));
+        let _over = Ends(&is_done);
+        fake.faults(|faults| faults.by_chance = Some((Random::from_seed(first_seed), 3)));
+        let mut seed = first_seed;
+        while group.log().cut() < lives {
+            group.generation(Mode::Wild, seed);
+            seed += 1;
+        }
+        fake.faults(|faults| faults.by_chance = None);
+        fake.settle();
+        finish(&group, &format!("at a fake of {cloud}, with everything that can go wrong"));
+        eventually("no disk is left", || hypervisor.is_empty());
+    });
+    let (calls, faults) = (fake.take_sent().len(), fake.faults(|faults| faults.met.len()));
+    println!(
+        "{calls} calls, {faults} of them met the network's faults; {} disks, each beside somebody else's; {ledger}; {} s",
+        hypervisor.count(),
+        begun.elapsed().as_secs()
+    );
+    assert_eq!(fake.volumes(), group.foreign());
+    assert_eq!(hypervisor.foreign_written(), 0, "disks of others were written to");
+    assert_eq!(ledger.wrong(), None);
+}
+
+#[test]
+fn nothing_is_left_at_aws() {
+    nothing_is_left_at("aws", &FakeEc2::start(Arc::new(SystemClock), ground::settings()), 3000);
+}
+
+#[test]
+fn nothing_is_left_at_gce() {
+    let fake = FakeGce::start(Arc::new(SystemClock), ground::settings());
+    fake.set_label_time(Duration::from_millis(100));
+    nothing_is_left_at("gce", &fake, 5000);
+}
+
+#[test]
+fn nothing_is_left_at_azure() {
+    let fake = FakeAzure::start(Arc::new(SystemClock), ground::settings());
+    fake.set_tag_time(Duration::from_millis(100));
+    nothing_is_left_at("azure", &fake, 7000);
 }
 
 /// Until nothing is left, or a test says what is.

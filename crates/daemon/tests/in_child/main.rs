@@ -6,7 +6,6 @@
 mod arrays;
 mod arrays_mounted;
 mod at_once;
-mod azure;
 #[allow(dead_code, reason = "the provider's tests use the rest")]
 #[path = "../../../provider/tests/openstack/cloud.rs"]
 mod cloud;

@@ -302,10 +302,16 @@ impl Cloud {
         self.held().into_iter().filter(is_attached).map(|seen| seen.volume.id).collect()
     }
 
+    /// The volumes that there are, without those that are being deleted.
+    pub fn there_are(&mut self) -> BTreeSet<String> {
+        self.settle();
+        let there = self.volumes.values().filter(|volume| volume.deleted_ms.is_none());
+        there.map(|volume| volume.id.clone()).collect()
+    }
+
     /// How many volumes count towards the limit.
     pub fn count(&mut self) -> usize {
-        self.settle();
-        self.volumes.values().filter(|volume| volume.deleted_ms.is_none()).count()
+        self.there_are().len()
     }
 
     pub fn create(&mut self, wanted: Wanted) -> Result<Seen, Refusal> {

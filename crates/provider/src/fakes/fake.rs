@@ -1,5 +1,6 @@
 //! A fake of a cloud on loopback, in whichever dialect.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Settings;
@@ -83,6 +84,12 @@ impl<D: Dialect> Fake<D> {
     /// Another machine has the volume.
     pub fn attach_elsewhere(&self, id: &str, machine: &str) {
         self.state().cloud().attach_elsewhere(id, machine);
+    }
+
+    /// The volumes that there are, without those that are being deleted, for whoever keeps their bytes.
+    #[must_use]
+    pub fn there_are(&self) -> BTreeSet<String> {
+        self.state().cloud().there_are()
     }
 
     /// How many volumes there are, without those that are being deleted.

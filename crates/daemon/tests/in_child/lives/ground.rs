@@ -1,4 +1,5 @@
-//! Whose volumes a group rents: the local provider's, or OpenStack's, with a file in place of each disk.
+//! Whose volumes a group rents: the local provider's; OpenStack's, with a file in place of each disk; or those of a fake of another cloud,
+//! whose disks are loop devices.
 
 use std::any::Any;
 use std::fs::{self, OpenOptions};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use surgetank_daemon::Config;
 use surgetank_model::{Bytes, Lag};
+use surgetank_provider::fakes::Settings;
 use surgetank_provider::{
     Change, CreateVolume, Home, LocalProvider, OpenStackConfig, OpenStackProvider, Provider, ProviderError,
     SystemClock, Transition, VolumeDescription, VolumeId, VolumeState,
@@ -16,6 +18,7 @@ use surgetank_provider::{
 
 use crate::cloud::Tenant;
 use crate::common::{Machine, Shape, TIMEOUT};
+use crate::hypervisor;
 
 /// How fast a provider is, and what a group of devices asks of it.
 #[derive(Clone, Copy, Debug)]
@@ -33,14 +36,26 @@ pub struct Pace {
     /// Until nothing is rented any more: far more than it takes; and how often is looked whether that is so.
     pub settle: Duration,
     pub look: Duration,
+    /// How far the provider is said to lag behind, if its client says that of a cloud's minute.
+    pub lag: Option<Lag>,
     pub volume_type: &'static str,
     pub smallest: Bytes,
 }
 
+/// Of each cloud, how many devices rent there, and what.
+const CLOUDS: [(&str, usize, &str, Bytes); 4] = [
+    ("openstack", 8, "__DEFAULT__", Bytes::from_gib(1)),
+    ("aws", 12, "gp3", Bytes::from_gib(1)),
+    ("gce", 12, "pd-ssd", Bytes::from_gib(10)),
+    ("azure", 6, "premium-ssd-v2", Bytes::from_gib(1)),
+];
+
 impl Pace {
-    pub fn of(config: &Config) -> Self {
+    /// At the provider of this name.
+    pub fn at(provider: &str) -> Self {
         let ms = Duration::from_millis;
-        if config.providers.contains_key("local") {
+        let Some((_, devices, volume_type, smallest)) = CLOUDS.into_iter().find(|(cloud, ..)| *cloud == provider)
+        else {
             return Self {
                 devices: 16,
                 generation: (ms(200), ms(1000)),
@@ -50,25 +65,32 @@ impl Pace {
                 retry: (ms(5), ms(20)),
                 settle: TIMEOUT,
                 look: ms(20),
+                lag: None,
                 volume_type: "fast",
                 smallest: Bytes::from_mib(1),
             };
-        }
+        };
         Self {
-            devices: 8,
+            devices,
             // Most calls come to nothing in a second: one that is killed sooner has rented nothing. And none lives for as long as a cloud
             // may not know a volume: that one is gone, daemons believe together.
-            generation: (ms(2000), ms(30_000)),
+            generation: (ms(1500), ms(10_000)),
             passes: 32,
             // A boost waits for a volume by so many looks that few would else come to its use.
             faults: 0.05,
             step: ms(10_000),
             retry: (ms(100), ms(400)),
             settle: TIMEOUT * 4,
-            look: ms(500),
-            volume_type: "__DEFAULT__",
-            smallest: Bytes::from_gib(1),
+            look: ms(250),
+            // Far longer than what there lags does.
+            lag: Some(Lag { created: ms(12_000), known: ms(6000) }),
+            volume_type,
+            smallest,
         }
+    }
+
+    pub fn of(config: &Config) -> Self {
+        Self::at(config.providers.keys().next().unwrap())
     }
 }
 
@@ -79,32 +101,52 @@ pub fn of_files(machine: &Machine, devices: &[(&str, &str)]) -> String {
     text.replace("\"128 MiB/s\"\n", "\"128 MiB/s\"\npreallocate = false\n")
 }
 
-/// The configuration of a group that rents from OpenStack.
-pub fn of_a_tenant(machine: &Machine, tenant: &Tenant, devices: &[(&str, &str)]) -> String {
-    let caching =
-        "provider = \"openstack\"\nvolume_type = \"__DEFAULT__\"\nbandwidth = \"128 MiB/s\"\ninitial_size = \"1 GiB\"";
-    let shape = Shape { caching: caching.to_owned(), ..Shape::default() };
-    let text = machine.config_text(devices, &shape);
-    let (before, rest) = text.split_once("[provider.local]").unwrap();
-    let (_, after) = rest.split_once("[device.").unwrap();
+/// The section of a tenant.
+pub fn section(tenant: &Tenant) -> String {
     let (clouds, server) = (tenant.file.display(), &tenant.server);
     format!(
-        "{before}[provider.openstack]\nclouds_file = \"{clouds}\"\ncloud = \"of-credential\"\nserver = \"{server}\"\n\
-         reads_per_s = 1000000\nwrites_per_s = 1000000\ntimeout = \"2 s\"\n[device.{after}"
+        "[provider.openstack]\nclouds_file = \"{clouds}\"\ncloud = \"of-credential\"\nserver = \"{server}\"\n\
+         reads_per_s = 1000000\nwrites_per_s = 1000000\ntimeout = \"2 s\"\n"
     )
+}
+
+/// The configuration of a group that rents from the cloud of this section.
+pub fn of_a_cloud(machine: &Machine, cloud: &str, section: &str, devices: &[(&str, &str)]) -> String {
+    let Pace { volume_type, smallest, .. } = Pace::at(cloud);
+    let size = format!("initial_size = \"{smallest}\"\nmax_size = \"{smallest}\"");
+    let caching = format!("provider = \"{cloud}\"\nvolume_type = \"{volume_type}\"\nbandwidth = \"128 MiB/s\"\n{size}");
+    let text = machine.config_text(devices, &Shape { caching, ..Shape::default() });
+    let (before, rest) = text.split_once("[provider.local]").unwrap();
+    let (_, after) = rest.split_once("[device.").unwrap();
+    format!("{before}{section}[device.{after}")
+}
+
+/// How fast a fake is, and how far it lags behind.
+pub fn settings() -> Settings {
+    let ms = Duration::from_millis;
+    Settings {
+        blind: ms(200),
+        listing_lag: ms(400),
+        state_lag: ms(100),
+        // More than there are devices.
+        attachments_max: 40,
+        ..hypervisor::settings(ms(200))
+    }
 }
 
 /// The provider that a configuration names, which tells the truth.
 pub fn open(config: &Config) -> Arc<dyn Provider> {
-    match config.providers.get("openstack") {
-        None => Arc::new(LocalProvider::open(crate::common::local(config), Arc::new(SystemClock)).unwrap()),
-        Some(openstack) => {
-            let openstack: &dyn Any = &**openstack;
+    let (name, provider) = config.providers.iter().next().unwrap();
+    match *name {
+        "local" => Arc::new(LocalProvider::open(crate::common::local(config), Arc::new(SystemClock)).unwrap()),
+        "openstack" => {
+            let openstack: &dyn Any = &**provider;
             let cloud = OpenStackProvider::open(openstack.downcast_ref::<OpenStackConfig>().unwrap().clone()).unwrap();
             let disks = config.state_directory.with_file_name("disks");
             fs::create_dir_all(&disks).unwrap();
             Arc::new(Plugged { cloud, disks })
         }
+        _ => provider.open(None).unwrap(),
     }
 }
 
@@ -146,7 +188,6 @@ impl Provider for Plugged {
         self.cloud.create_is_exclusive()
     }
 
-    /// One process of Cinder lags behind nobody, and the faults do. What is assumed of clouds is tested with it.
     fn lag(&self) -> Lag {
         self.cloud.lag()
     }

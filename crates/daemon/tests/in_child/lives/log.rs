@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::common::pattern;
@@ -87,6 +88,11 @@ impl Contents {
         self.last + 1
     }
 
+    /// The version that was flushed last.
+    pub fn flushed(&self) -> u64 {
+        self.flushed
+    }
+
     pub fn begins(&mut self, version: u64) {
         (self.begun, self.last) = (Some(version), version);
     }
@@ -106,15 +112,26 @@ pub struct Log {
     dirty: usize,
     /// Reads of a device that had something else than what was written.
     wrong: usize,
+    /// How much of the file was read, in bytes.
+    read: u64,
 }
 
 impl Log {
     pub fn read(path: &Path) -> Self {
         let mut log = Self::default();
-        for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
-            log.take(&line.split(' ').collect::<Vec<_>>());
-        }
+        log.read_on(path);
         log
+    }
+
+    /// Reads what came since the last time.
+    pub fn read_on(&mut self, path: &Path) {
+        let Ok(file) = File::open(path) else { return };
+        let mut text = vec![0; usize::try_from(file.metadata().unwrap().len() - self.read).unwrap()];
+        file.read_exact_at(&mut text, self.read).unwrap();
+        self.read += text.len() as u64;
+        for line in String::from_utf8(text).unwrap().lines() {
+            self.take(&line.split(' ').collect::<Vec<_>>());
+        }
     }
 
     fn take(&mut self, words: &[&str]) {

@@ -1,6 +1,7 @@
 //! A group of devices whose daemon lives for a few tenths of a second at a time.
 
-mod ground;
+pub mod ground;
+pub mod ledger;
 pub mod log;
 pub mod witness;
 
@@ -20,8 +21,12 @@ use surgetank_provider::{CreateVolume, Provider, Tags, VolumeDescription, tag};
 use surgetank_rental::RentalRecord;
 
 use crate::cloud::Tenant;
+use crate::common::child::TABLES;
+use crate::common::tables::Tables;
 use crate::common::{Directory, Machine, Nbd, TIMEOUT, eventually};
+use crate::hypervisor::Plugs;
 use ground::Pace;
+use ledger::Ledger;
 use log::{Contents, Log, Writer};
 use witness::{TOKEN, Witness};
 
@@ -86,17 +91,31 @@ pub struct Group {
 impl Group {
     /// Rents from the local provider. `bug`: one to plant.
     pub fn new(bug: Option<&str>) -> Self {
-        Self::made(bug, 16, ground::of_files)
+        Self::made(bug, "local", ground::of_files)
     }
 
     /// Rents from OpenStack.
     pub fn of(tenant: &Tenant) -> Self {
-        Self::made(None, 8, |machine, devices| ground::of_a_tenant(machine, tenant, devices))
+        Self::of_a_cloud("openstack", |_| ground::section(tenant))
     }
 
-    fn made(bug: Option<&str>, count: usize, text: impl Fn(&Machine, &[(&str, &str)]) -> String) -> Self {
-        let machine = machine();
-        let names: Vec<String> = (0..count).map(name).collect();
+    /// Rents from a fake of this cloud, whose disks are in tables of their own.
+    pub fn at<F: Plugs>(cloud: &str, fake: &F) -> Self {
+        let group = Self::of_a_cloud(cloud, |directory| fake.section(directory));
+        drop(group.tables());
+        group
+    }
+
+    fn of_a_cloud(cloud: &str, section: impl Fn(&Path) -> String) -> Self {
+        let text = |machine: &Machine, devices: &[(&str, &str)]| {
+            ground::of_a_cloud(machine, cloud, &section(machine.directory.path()), devices)
+        };
+        Self::made(None, cloud, text)
+    }
+
+    fn made(bug: Option<&str>, provider: &str, text: impl Fn(&Machine, &[(&str, &str)]) -> String) -> Self {
+        let (machine, pace) = (machine(), Pace::at(provider));
+        let names: Vec<String> = (0..pace.devices).map(name).collect();
         let backings = names.iter().map(|name| backing(machine.directory.path(), name).display().to_string());
         let backings: Vec<String> = backings.collect();
         for path in &backings {
@@ -105,7 +124,6 @@ impl Group {
         let devices: Vec<(&str, &str)> =
             names.iter().map(String::as_str).zip(backings.iter().map(String::as_str)).collect();
         std::fs::write(machine.path("config.toml"), text(&machine, &devices)).unwrap();
-        let pace = Pace::of(&load(machine.directory.path()));
         let mut group = Self { machine, bug: bug.map(str::to_owned), foreign: Vec::new(), pace };
         group.foreign = group.settlers();
         group
@@ -136,6 +154,20 @@ impl Group {
             foreign("y", &[(tag::DEVICE, "d01")]),
             foreign("z", &[]),
         ]
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.machine.path(name)
+    }
+
+    /// What the kernel tells of disks to the daemons.
+    pub fn tables(&self) -> Tables {
+        Tables::new(self.path(TABLES))
+    }
+
+    /// What becomes of the bytes of volumes that are deleted.
+    pub fn ledger(&self) -> Ledger {
+        Ledger::new(self.machine.directory.path(), self.pace.devices)
     }
 
     fn config(&self) -> Config {
@@ -340,9 +372,10 @@ pub fn serve_if_asked() {
     let log = Arc::new(Writer::open(&root.join("calls")));
     let seed = variable(SEED).parse().unwrap();
     let (state, pace) = (config.state_directory.clone(), Pace::of(&config));
-    let witness = Arc::new(Witness::over(ground::open(&config), log.clone(), state, mode, seed, pace.faults));
-    let devices = config.devices.len();
-    let overrides = Overrides { provider: Some(witness.clone()), ..Overrides::default() };
+    let witness = Arc::new(Witness::over(ground::open(&config), log.clone(), state, mode, seed, pace));
+    let (devices, tables) = (config.devices.len(), root.join(TABLES));
+    let disks = tables.is_dir().then(|| Tables::new(tables).disks());
+    let overrides = Overrides { provider: Some(witness.clone()), disks, ..Overrides::default() };
     let daemon = Daemon::start_with(config, overrides).unwrap_or_else(|error| panic!("{error}"));
     let before = Log::read(&root.join("calls"));
     let drovers = || (0..devices).map(|index| Drover::new(&root, index, &before, log.clone())).collect::<Vec<_>>();

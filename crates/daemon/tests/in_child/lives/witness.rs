@@ -16,6 +16,7 @@ use surgetank_provider::{
 };
 
 use super::Mode;
+use super::ground::Pace;
 use super::log::Writer;
 
 /// The tag that carries the client token.
@@ -51,6 +52,7 @@ struct Counted {
     /// The daemon's.
     state: PathBuf,
     stays: Stays,
+    lag: Lag,
 }
 
 impl Counted {
@@ -107,17 +109,17 @@ fn name(fault: &Fault) -> &'static str {
 }
 
 impl Witness {
-    /// Over a provider that tells the truth; `times`: how many times as many faults as the local provider's.
-    pub fn over(truth: Arc<dyn Provider>, log: Arc<Writer>, state: PathBuf, mode: Mode, seed: u64, times: f64) -> Self {
-        let stays = Stays::default();
-        let counted = Counted { truth, log: log.clone(), state, stays: stays.clone() };
+    /// Over a provider that tells the truth.
+    pub fn over(truth: Arc<dyn Provider>, log: Arc<Writer>, state: PathBuf, mode: Mode, seed: u64, pace: Pace) -> Self {
+        let (stays, lag) = (Stays::default(), pace.lag.unwrap_or(truth.lag()));
+        let counted = Counted { truth, log: log.clone(), state, stays: stays.clone(), lag };
         let told = log.clone();
         let observer = move |verb: surgetank_provider::Verb, fault: &Fault| {
             let what = format!("{verb:?}: {}", name(fault)).replace(' ', "_").to_lowercase();
             TOKEN_AT_HAND.with_borrow(|token| told.line(&["fault", token, &what]));
         };
         let faulty = Faulty::new(counted, Arc::new(SystemClock));
-        let inner = faulty.with_rates(rates(mode, seed, times)).with_observer(Box::new(observer));
+        let inner = faulty.with_rates(rates(mode, seed, pace.faults)).with_observer(Box::new(observer));
         let chance = if mode == Mode::Settle { 0.0 } else { 0.03 };
         Self { inner, log, stays, hangs: Mutex::new((chance, Random::from_seed(!seed))) }
     }
@@ -205,7 +207,7 @@ impl Provider for Counted {
     }
 
     fn lag(&self) -> Lag {
-        self.truth.lag()
+        self.lag
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
