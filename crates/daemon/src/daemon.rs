@@ -352,6 +352,8 @@ fn start_watch(inner: &Arc<Inner>) -> Option<Watch> {
     inner.config.providers.values().find(|provider| provider.directory().is_none())?;
     let inner = inner.clone();
     let watch = Watch::start(move || {
+        // Before the devices ask.
+        inner.common.providers.iter().for_each(|(_, provider)| provider.disk_changed());
         inner.running().iter().for_each(Asker::disk_changed);
         inner.common.arrays.disk_changed();
         inner.common.read_caches.disk_changed();

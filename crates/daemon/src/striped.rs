@@ -163,6 +163,10 @@ impl Provider for StripedProvider {
         stripe::described(id, self.for_members(id, |inner, member| inner.describe(member)))
     }
 
+    fn disk_changed(&self) {
+        self.inner.disk_changed();
+    }
+
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         self.inner.list(key, value).map(stripe::listed)
     }

@@ -167,6 +167,10 @@ impl Provider for TimedProvider {
         }
     }
 
+    fn disk_changed(&self) {
+        self.provider.disk_changed();
+    }
+
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         match self.ask(Call::List(key.to_owned(), value.to_owned()))? {
             CallAnswer::Listed(volumes) => Ok(volumes),

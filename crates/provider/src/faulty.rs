@@ -476,6 +476,10 @@ impl<P: Provider> Provider for Faulty<P> {
         }
     }
 
+    fn disk_changed(&self) {
+        self.inner.disk_changed();
+    }
+
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         let fault = self.next(Verb::List);
         let mut plan = self.plan();

@@ -117,6 +117,10 @@ pub trait Provider: Send + Sync {
     /// says.
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError>;
 
+    /// A disk of this machine came or went, as its kernel tells: what was told of changes on the way may be so no more. Whoever decorates a
+    /// provider that asks nobody for a while forwards it.
+    fn disk_changed(&self) {}
+
     /// All volumes that carry this tag with this value: all of them, or an error. It may lag behind: leave out what is new, and show
     /// what is gone, or was different. So it finds volumes, and proves nothing of them.
     ///

@@ -195,6 +195,10 @@ impl Provider for Paying {
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         self.provider.describe(id)
     }
+    fn disk_changed(&self) {
+        self.provider.disk_changed();
+    }
+
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         self.provider.list(key, value)
     }

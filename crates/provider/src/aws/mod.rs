@@ -28,6 +28,7 @@ use crate::account::takes_over;
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::Hidden;
 use crate::cloud::http::{Client, sentence};
+use crate::cloud::known::Known;
 use crate::cloud::looks::Looks;
 use crate::cloud::rates::Turns;
 use crate::{
@@ -74,6 +75,8 @@ pub struct AwsProvider {
     clock: Arc<dyn Clock>,
     turns: Turns,
     looks: Looks,
+    /// How volumes were described a moment ago, for the change that follows.
+    seen: Known<(), Volume>,
     names: Names,
     creations: Creations,
 }
@@ -108,8 +111,9 @@ impl AwsProvider {
         let ec2 = Ec2::new(client, Arc::clone(&clock));
         let login = Login::new(ec2.clone(), Arc::clone(&clock), &config)?;
         let turns = Turns::new("EC2", "[provider.aws]", config.reads_per_s, config.writes_per_s);
-        let (looks, names, creations) = (Looks::default(), Names::default(), Creations::default());
-        Ok(Self { config, ec2, login, clock, turns, looks, names, creations })
+        let (looks, seen) = (Looks::default(), Known::default());
+        let (names, creations) = (Names::default(), Creations::default());
+        Ok(Self { config, ec2, login, clock, turns, looks, seen, names, creations })
     }
 
     /// Where volumes are.
@@ -140,20 +144,45 @@ impl AwsProvider {
         if !is_id(&id.0) {
             return Ok(None);
         }
-        let query = Query::new("DescribeVolumes").with("VolumeId.1", &id.0);
+        let (query, changes) = (Query::new("DescribeVolumes").with("VolumeId.1", &id.0), self.seen.changes());
         match self.ask(&query, volume::read_all) {
             Ok((volumes, _)) => match <[Volume; 1]>::try_from(volumes) {
-                Ok([volume]) if volume.id == id.0 => Ok(Some(volume).filter(|volume| !volume.is_gone())),
+                Ok([volume]) if volume.id == id.0 && volume.is_gone() => {
+                    self.seen.forget(&id.0);
+                    Ok(None)
+                }
+                Ok([volume]) if volume.id == id.0 => {
+                    self.seen.told(&id.0, volume.clone(), self.clock.now_ms(), changes);
+                    Ok(Some(volume))
+                }
                 _ => Err(ProviderError::Transient(format!(
                     "EC2 describes other volumes than {}: check what answers for it",
                     id.0
                 ))),
             },
             Err(failure) => match failure.of_volume(id, VolumeState::Creating) {
-                ProviderError::NotFound(_) => Ok(None),
+                ProviderError::NotFound(_) => {
+                    self.seen.forget(&id.0);
+                    Ok(None)
+                }
                 error => Err(error),
             },
         }
+    }
+
+    /// A volume for a change that follows: as it was described a moment ago (`true`), or as it is now. What was so a moment ago is told once.
+    fn find_recent(&self, id: &VolumeId, again: bool) -> Result<(Option<Volume>, bool), ProviderError> {
+        let recent = if again { None } else { self.seen.recent(&id.0, self.clock.now_ms()) };
+        match recent {
+            Some(volume) => Ok((Some(volume), true)),
+            None => Ok((self.find(id)?, false)),
+        }
+    }
+
+    /// Something else than what was told may hold.
+    fn forget(&self, id: &VolumeId) {
+        self.looks.forget(id);
+        self.seen.forget(&id.0);
     }
 
     /// Why a volume is not described: with its token EC2 makes no second one, and says whether the first has been taken back. That is
@@ -272,6 +301,54 @@ impl AwsProvider {
         }
     }
 
+    /// Asks for a change of a volume as it was found; `again`: what was told a moment ago has not served.
+    fn change_found(&self, id: &VolumeId, transition: Transition, again: bool) -> Result<Change, ProviderError> {
+        let (found, is_recent) = self.find_recent(id, again)?;
+        let Some(volume) = found else { return transition.decide(id, None) };
+        let (state, place) = (volume.state(), self.place()?);
+        let decided = match volume.elsewhere(&place.instance) {
+            Some(instance) if transition != Transition::Delete => {
+                let reason = format!("the instance {} has it: detach it there", sentence(instance));
+                Err(ProviderError::Conflict { id: id.clone(), state, reason })
+            }
+            _ => transition.decide(id, Some(state)),
+        };
+        match decided {
+            Ok(Change::Changed) => {}
+            // Nothing is left undone because of what was so a moment ago.
+            _ if is_recent => return self.change_found(id, transition, true),
+            decided => return decided,
+        }
+        self.forget(id);
+        if transition == Transition::Delete {
+            self.creations.ends(id);
+        }
+        let carried_out = self.carry_out(id, &volume, transition, &place);
+        // What was read meanwhile may be from before.
+        self.seen.forget(&id.0);
+        match carried_out {
+            Ok(()) => {
+                let under_way = VolumeDescription {
+                    state: transition.under_way(),
+                    device: None,
+                    disk: None,
+                    ..volume.describe(&place.instance)
+                };
+                self.looks.keep(&under_way, self.clock.now_ms());
+                Ok(Change::Changed)
+            }
+            Err(failure) => match failure.of_volume(id, state) {
+                ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
+                // EC2 refuses what does not fit the volume as it is.
+                ProviderError::NotFound(_) | ProviderError::Conflict { .. } if is_recent => {
+                    self.change_found(id, transition, true)
+                }
+                ProviderError::Conflict { reason, .. } => self.after_conflict(id, transition, &place, reason),
+                error => Err(error),
+            },
+        }
+    }
+
     /// What a change is that a volume's state did not allow, although it was found in one that does: somebody may have carried it out
     /// since, such as a call of ours whose answer was lost.
     fn after_conflict(
@@ -349,38 +426,7 @@ impl Provider for AwsProvider {
 
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         self.turns.take(transition.into())?;
-        let Some(volume) = self.find(id)? else { return transition.decide(id, None) };
-        let (state, place) = (volume.state(), self.place()?);
-        if transition != Transition::Delete
-            && let Some(instance) = volume.elsewhere(&place.instance)
-        {
-            let reason = format!("the instance {} has it: detach it there", sentence(instance));
-            return Err(ProviderError::Conflict { id: id.clone(), state, reason });
-        }
-        if transition.decide(id, Some(state))? == Change::Identity {
-            return Ok(Change::Identity);
-        }
-        self.looks.forget(id);
-        if transition == Transition::Delete {
-            self.creations.ends(id);
-        }
-        match self.carry_out(id, &volume, transition, &place) {
-            Ok(()) => {
-                let under_way = VolumeDescription {
-                    state: transition.under_way(),
-                    device: None,
-                    disk: None,
-                    ..volume.describe(&place.instance)
-                };
-                self.looks.keep(&under_way, self.clock.now_ms());
-                Ok(Change::Changed)
-            }
-            Err(failure) => match failure.of_volume(id, state) {
-                ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
-                ProviderError::Conflict { reason, .. } => self.after_conflict(id, transition, &place, reason),
-                error => Err(error),
-            },
-        }
+        self.change_found(id, transition, false)
     }
 
     /// A few times a day, and each after the one before.
@@ -427,6 +473,10 @@ impl Provider for AwsProvider {
         Ok(described)
     }
 
+    fn disk_changed(&self) {
+        self.looks.disk_changed(self.clock.now_ms());
+    }
+
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         self.turns.take(Verb::List)?;
         let volumes = self.tagged(key, value)?;
@@ -436,11 +486,19 @@ impl Provider for AwsProvider {
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
         self.turns.take(Verb::SetTag)?;
-        let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
         let place = self.place()?;
         let host = takes_over(key, value).then_some(&*place.instance);
-        let is = |key: &str| volume.tags.get(key).map(String::as_str);
-        let is_so = is(key) == value && host.is_none_or(|host| is(tag::HOST) == Some(host));
+        let has = |volume: &Volume| {
+            let is = |key: &str| volume.tags.get(key).map(String::as_str);
+            is(key) == value && host.is_none_or(|host| is(tag::HOST) == Some(host))
+        };
+        let (mut found, is_recent) = self.find_recent(id, false)?;
+        if is_recent && found.as_ref().is_some_and(has) {
+            // Nothing is left undone because of what was so a moment ago.
+            found = self.find(id)?;
+        }
+        let volume = found.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
+        let is_so = has(&volume);
         // A tag that a look does not show may be there all the same, since looks lag: one that names data must not stay.
         if is_so && value.is_some() {
             return Ok(Change::Identity);
@@ -463,6 +521,13 @@ impl Provider for AwsProvider {
             // Whatever its value.
             None => self.change(&Query::new("DeleteTags").with("ResourceId.1", &id.0).with("Tag.1.Key", key)),
         };
+        self.seen.alters(&id.0, |entry| match (&mut entry.told, &changed) {
+            (Some((_, told)), Ok(())) => {
+                told.tags.remove(key);
+                told.tags.extend(value.map(|value| (key.to_owned(), value.to_owned())));
+            }
+            _ => entry.told = None,
+        });
         changed.map_err(|failure| failure.of_volume(id, volume.state()))?;
         Ok(if is_so { Change::Identity } else { Change::Changed })
     }

@@ -308,6 +308,13 @@ impl Seen {
         Self { disk, state, unit, machine: Some(Arc::clone(machine)) }
     }
 
+    /// A disk that no machine has.
+    #[must_use]
+    pub fn alone(disk: Disk) -> Self {
+        let state = disk.own_state();
+        Self { disk, state, unit: None, machine: None }
+    }
+
     /// One of which a change is on the way.
     #[must_use]
     pub const fn under_way(disk: Disk, state: VolumeState) -> Self {

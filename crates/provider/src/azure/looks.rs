@@ -88,6 +88,9 @@ impl AzureProvider {
     /// Where a disk is of which a change was accepted.
     fn look_on(&self, name: &str, pending: &Pending, operation: &Operation) -> Result<Option<Seen>, ProviderError> {
         let changes = self.known.changes();
+        if let Some(seen) = self.look_alone(name, pending, changes)? {
+            return Ok(seen);
+        }
         let progress = match self.arm.operation(operation) {
             Ok(progress) => progress,
             Err(failure) => return self.look_despite(name, pending, failure.general()),
@@ -110,14 +113,26 @@ impl AzureProvider {
             // The word of an operation is not taken for what it has done.
             Progress::Ended(Ok(())) => {
                 self.known.ends(name, |there| there.is(pending));
-                if pending.doing == Doing::Delete && self.disk(name)?.is_none() {
-                    return Ok(None);
-                }
                 self.look_itself(name)
             }
             Progress::Ended(Err(refusal)) => self.look_after_failure(name, pending, refusal),
             Progress::Hidden => self.look_without_word(name, pending, changes),
         }
+    }
+
+    /// Where a disk is that this process makes or deletes, if the disk itself shows that this is done: no machine has it meanwhile.
+    fn look_alone(&self, name: &str, pending: &Pending, changes: u64) -> Result<Option<Option<Seen>>, ProviderError> {
+        let is_alone = matches!(pending.doing, Doing::Create | Doing::Delete);
+        let disk = if is_alone { self.disk(name)? } else { return Ok(None) };
+        let seen = disk.map(Seen::alone);
+        if !pending.is_done(seen.as_ref()) || seen.as_ref().is_some_and(|seen| seen.disk.machine.is_some()) {
+            return Ok(None);
+        }
+        self.known.ends(name, |there| there.is(pending));
+        if let Some(seen) = &seen {
+            self.known.told(name, seen.clone(), self.clock.now_ms(), changes);
+        }
+        Ok(Some(seen))
     }
 
     /// A change is on the way.

@@ -42,6 +42,8 @@ const WRITES_MAX: usize = 5;
 /// How long an operation is waited for that has to end within a call, and how often it is asked for. Whoever calls waits for little longer.
 const FINISHED_WITHIN: Duration = Duration::from_secs(2);
 const FINISHED_LOOK: Duration = Duration::from_millis(200);
+/// How long tags take, as a rule.
+const TAGGED_WITHIN: Duration = Duration::from_millis(500);
 
 /// Disks of a resource group.
 pub struct AzureProvider {
@@ -380,19 +382,26 @@ impl Provider for AzureProvider {
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
-        use VolumeState::{Attaching, Creating, Deleting, Detaching};
-
         let name = &*id.0;
         if !is_our_id(name) {
             return Err(ProviderError::NotFound(id.clone()));
         }
-        // Whatever a caller may rely on is asked for.
-        let is_on_the_way = |state| matches!(state, Creating | Attaching | Detaching | Deleting);
-        if let Some(seen) = self.known.recent(name, self.clock.now_ms()).filter(|seen| is_on_the_way(seen.state)) {
+        // What waits for its turn is asked for when somebody looks.
+        let (now_ms, waits) = (self.clock.now_ms(), |pending: &Pending| pending.operation.is_none());
+        let shown = self.known.shown(name, now_ms, |seen| seen.state);
+        let shown = match self.known.pending(name).flatten().is_some_and(|pending| waits(&pending)) {
+            true => shown.and_then(|_| self.known.recent(name, now_ms)),
+            false => shown,
+        };
+        if let Some(seen) = shown {
             return Ok(seen.describe());
         }
         self.turns.take(Verb::Describe)?;
         Ok(self.look(name)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?.describe())
+    }
+
+    fn disk_changed(&self) {
+        self.known.disk_changed(self.clock.now_ms());
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
@@ -436,11 +445,21 @@ impl Provider for AzureProvider {
                 self.retagged(name, &wanted);
                 return Ok(change);
             }
-            let begun = self.arm.update(name, &json!({ "tags": wanted }));
+            let is_so = || Ok::<_, ProviderError>(self.disk(name)?.is_some_and(|disk| disk.tags == wanted));
             let is_there = || Ok(self.disk(name)?.is_none_or(|disk| disk.tags == wanted));
-            let finished = begun.and_then(|accepted| self.finish(accepted, is_there));
-            finished.map_err(|failure| self.error_of(failure, name, VolumeState::Available))?;
+            let finished = self.arm.update(name, &json!({ "tags": wanted })).and_then(|accepted| {
+                // They are read in any case, and then nobody has to be asked whether they are set.
+                std::thread::sleep(if accepted.operation.is_some() { TAGGED_WITHIN } else { Duration::ZERO });
+                if is_so()? {
+                    return Ok(true);
+                }
+                self.finish(accepted, is_there).map(|()| false)
+            });
             change = Change::Changed;
+            if finished.map_err(|failure| self.error_of(failure, name, VolumeState::Available))? {
+                self.retagged(name, &wanted);
+                return Ok(change);
+            }
         }
         Err(ProviderError::Transient(format!(
             "the tags of the disk {name} are changed again and again by somebody else: find out who does that"

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::looks::Told;
+use crate::VolumeState;
 use crate::clock::whole_ms;
 
-/// What is on the way is asked for no more often than this, as attaching takes seconds; and for so long a look serves for the change that
-/// follows from it.
-const EVERY: Duration = Duration::from_millis(1500);
+/// For so long a look serves for the change that follows from it.
+const RECENT: Duration = Duration::from_millis(1500);
 
 /// What is known of a volume: the change that was asked for last, until it has ended, and what was told, and when.
 #[derive(Clone, Debug)]
@@ -18,11 +19,13 @@ pub struct Entry<P, S> {
     pub pending: Option<P>,
     /// What was told, after its time.
     pub told: Option<(u64, S)>,
+    /// How long the state was told that was told last.
+    shown: Option<Told>,
 }
 
 impl<P, S> Default for Entry<P, S> {
     fn default() -> Self {
-        Self { pending: None, told: None }
+        Self { pending: None, told: None, shown: None }
     }
 }
 
@@ -65,8 +68,25 @@ impl<P: Clone, S: Clone> Known<P, S> {
         if entry.pending.as_ref().is_some_and(is_same) {
             return false;
         }
-        *entry = Entry { pending: Some(pending), told: Some((now_ms, told)) };
+        *entry = Entry { pending: Some(pending), told: Some((now_ms, told)), shown: None };
         true
+    }
+
+    /// What is told of a volume on the way without asking.
+    pub fn shown(&self, name: &str, now_ms: u64, state: impl Fn(&S) -> VolumeState) -> Option<S> {
+        let mut all = self.state();
+        let Entry { told, shown, .. } = all.volumes.get_mut(name)?;
+        let (at_ms, told) = told.as_ref()?;
+        // As it was told since the last time that somebody asked here.
+        let known = shown.filter(|shown| shown.is_of(state(told), *at_ms));
+        let known = shown.insert(known.unwrap_or_else(|| Told::again(*shown, state(told), *at_ms)));
+        known.serves(now_ms).then(|| told.clone())
+    }
+
+    /// A disk of this machine came or went.
+    pub fn disk_changed(&self, now_ms: u64) {
+        let mut state = self.state();
+        state.volumes.values_mut().filter_map(|entry| entry.shown.as_mut()).for_each(|shown| shown.disk_changed(now_ms));
     }
 
     /// A change that another process has begun, or whose answer was lost, as a look has found it that began after so many changes.
@@ -99,7 +119,7 @@ impl<P: Clone, S: Clone> Known<P, S> {
     pub fn recent(&self, name: &str, now_ms: u64) -> Option<S> {
         let state = self.state();
         let (at_ms, told) = state.volumes.get(name)?.told.as_ref()?;
-        let is_recent = now_ms.checked_sub(*at_ms).is_some_and(|age_ms| age_ms < whole_ms(EVERY));
+        let is_recent = now_ms.checked_sub(*at_ms).is_some_and(|age_ms| age_ms < whole_ms(RECENT));
         is_recent.then(|| told.clone())
     }
 

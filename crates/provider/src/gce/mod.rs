@@ -479,22 +479,20 @@ impl Provider for GceProvider {
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
-        use VolumeState::{Attaching, Creating, Deleting, Detaching};
-
         let name = &*id.0;
         if !is_name(name) {
             return Err(ProviderError::NotFound(id.clone()));
         }
-        // Whatever a caller may rely on is asked for.
-        let is_on_the_way = |state| matches!(state, Creating | Attaching | Detaching | Deleting);
-        if let Some((disk, state)) =
-            self.known.disks.recent(name, self.clock.now_ms()).filter(|(_, state)| is_on_the_way(*state))
-        {
+        if let Some((disk, state)) = self.known.disks.shown(name, self.clock.now_ms(), |(_, state)| *state) {
             return Ok(disk.describe(state, ""));
         }
         self.turns.take(Verb::Describe)?;
         let (disk, state) = self.look(name)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
         self.described(&disk, state)
+    }
+
+    fn disk_changed(&self) {
+        self.known.disks.disk_changed(self.clock.now_ms());
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {

@@ -20,6 +20,7 @@ pub use config::OpenStackConfig;
 use crate::account::takes_over;
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::http::{Answer, Call, Client, encoded, sentence};
+use crate::cloud::known::Known;
 use crate::cloud::looks::Looks;
 use crate::cloud::rates::Turns;
 use crate::cloud::{check_url, metadata};
@@ -97,6 +98,8 @@ pub struct OpenStackProvider {
     server: OnceLock<String>,
     turns: Turns,
     looks: Looks,
+    /// How volumes were described a moment ago, for the change that follows.
+    seen: Known<(), Volume>,
 }
 
 impl OpenStackProvider {
@@ -117,7 +120,7 @@ impl OpenStackProvider {
         let keystone = Keystone::new(client.clone(), source, config.allow_plain, config.place_file.clone());
         let turns = Turns::new("its cloud", "[provider.openstack]", config.reads_per_s, config.writes_per_s);
         let server = config.server.clone().map_or_else(OnceLock::new, OnceLock::from);
-        Ok(Self { config, client, keystone, server, turns, looks: Looks::default() })
+        Ok(Self { config, client, keystone, server, turns, looks: Looks::default(), seen: Known::default() })
     }
 
     /// The server that this machine is.
@@ -167,19 +170,33 @@ impl OpenStackProvider {
         if !is_id(&id.0) {
             return Ok(None);
         }
+        let changes = self.seen.changes();
         let answer = self.ask(Service::Cinder, Method::GET, &format!("/volumes/{}", id.0), None)?;
         if !answer.status.is_success() {
             return match errors::of_volume("Cinder", &answer, id, VolumeState::Creating) {
-                ProviderError::NotFound(_) => Ok(None),
+                ProviderError::NotFound(_) => {
+                    self.seen.forget(&id.0);
+                    Ok(None)
+                }
                 ProviderError::Conflict { reason, .. } => Err(ProviderError::Transient(reason)),
                 error => Err(error),
             };
         }
         let volume = Volume::read(&answer.body["volume"])?;
         if volume.id == id.0 {
+            self.seen.told(&id.0, volume.clone(), SystemClock.now_ms(), changes);
             return Ok(Some(volume));
         }
         Err(ProviderError::Transient(format!("Cinder was asked for the volume {} and describes {}", id.0, volume.id)))
+    }
+
+    /// A volume for a change that follows: as it was described a moment ago (`true`), or as it is now. What was so a moment ago is told once.
+    fn find_recent(&self, id: &VolumeId, again: bool) -> Result<(Option<Volume>, bool), ProviderError> {
+        let recent = if again { None } else { self.seen.recent(&id.0, SystemClock.now_ms()) };
+        match recent {
+            Some(volume) => Ok((Some(volume), true)),
+            None => Ok((self.find(id)?, false)),
+        }
     }
 
     /// All volumes that a filter of Cinder's lets pass, page by page. It lets pass too many in some clouds: who asks compares.
@@ -254,6 +271,56 @@ impl OpenStackProvider {
         Ok(Some(stays))
     }
 
+    /// Asks for a change of a volume as it was found; `again`: what was told a moment ago has not served.
+    fn change_found(&self, id: &VolumeId, transition: Transition, again: bool) -> Result<Change, ProviderError> {
+        let (found, is_recent) = self.find_recent(id, again)?;
+        let Some(volume) = found else { return transition.decide(id, None) };
+        let state = volume.state();
+        let conflict = |reason: String| Err(ProviderError::Conflict { id: id.clone(), state, reason });
+        let elsewhere = if volume.has_attachment() { volume.elsewhere(self.here()?) } else { None };
+        let decided = match elsewhere {
+            Some(server) if transition != Transition::Delete => {
+                conflict(format!("the server {server} has it: detach it there"))
+            }
+            _ => transition.decide(id, Some(state)),
+        };
+        match decided {
+            Ok(Change::Changed) => {}
+            // Nothing is left undone because of what was so a moment ago.
+            _ if is_recent => return self.change_found(id, transition, true),
+            decided => return decided,
+        }
+        self.looks.forget(id);
+        self.seen.forget(&id.0);
+        let changed = self.change(id, transition);
+        // What was read meanwhile may be from before.
+        self.seen.forget(&id.0);
+        let (service, answer) = changed?;
+        if answer.status.is_success() {
+            let described = self.described(&volume)?;
+            let under_way =
+                VolumeDescription { state: transition.under_way(), device: None, disk: None, ..described };
+            self.looks.keep(&under_way, SystemClock.now_ms());
+            return Ok(Change::Changed);
+        }
+        // Nova and Cinder refuse what does not fit the volume as it is.
+        let does_not_fit =
+            matches!(answer.status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::CONFLICT);
+        if is_recent && does_not_fit {
+            return self.change_found(id, transition, true);
+        }
+        if let Some(remedy) = volume.remedy()
+            && matches!(answer.status, StatusCode::BAD_REQUEST | StatusCode::CONFLICT)
+        {
+            let said = errors::message(&answer).unwrap_or_else(|| answer.status.to_string());
+            return conflict(format!("{} says: {said} ({remedy})", service.name()));
+        }
+        match errors::of_volume(service.name(), &answer, id, state) {
+            ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
+            error => Err(error),
+        }
+    }
+
     /// Asks Nova to attach or detach, or Cinder to delete.
     fn change(&self, id: &VolumeId, transition: Transition) -> Result<(Service, Answer), ProviderError> {
         let (service, method, path, body) = match transition {
@@ -319,33 +386,7 @@ impl Provider for OpenStackProvider {
 
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         self.turns.take(transition.into())?;
-        let Some(volume) = self.find(id)? else { return transition.decide(id, None) };
-        let state = volume.state();
-        let conflict = |reason: String| Err(ProviderError::Conflict { id: id.clone(), state, reason });
-        if volume.has_attachment()
-            && transition != Transition::Delete
-            && let Some(server) = volume.elsewhere(self.here()?)
-        {
-            return conflict(format!("the server {server} has it: detach it there"));
-        }
-        if transition.decide(id, Some(state))? == Change::Identity {
-            return Ok(Change::Identity);
-        }
-        self.looks.forget(id);
-        let (service, answer) = self.change(id, transition)?;
-        if answer.status.is_success() {
-            return Ok(Change::Changed);
-        }
-        if let Some(remedy) = volume.remedy()
-            && matches!(answer.status, StatusCode::BAD_REQUEST | StatusCode::CONFLICT)
-        {
-            let said = errors::message(&answer).unwrap_or_else(|| answer.status.to_string());
-            return conflict(format!("{} says: {said} ({remedy})", service.name()));
-        }
-        match errors::of_volume(service.name(), &answer, id, state) {
-            ProviderError::NotFound(_) if transition == Transition::Delete => Ok(Change::Identity),
-            error => Err(error),
-        }
+        self.change_found(id, transition, false)
     }
 
     /// Where the type's driver can; else Cinder refuses.
@@ -385,6 +426,10 @@ impl Provider for OpenStackProvider {
         Ok(described)
     }
 
+    fn disk_changed(&self) {
+        self.looks.disk_changed(SystemClock.now_ms());
+    }
+
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         self.turns.take(Verb::List)?;
         // The filter is a literal of Python's, in which other texts may mean something else; without one all volumes are read.
@@ -401,13 +446,21 @@ impl Provider for OpenStackProvider {
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
         self.turns.take(Verb::SetTag)?;
-        let volume = self.find(id)?.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
         let mut marks = BTreeMap::new();
         if takes_over(key, value) {
             marks.insert(tag::HOST, self.here()?);
         }
-        let is = |key: &str| volume.metadata.get(key).map(String::as_str);
-        if is(key) == value && marks.iter().all(|(key, host)| is(key) == Some(*host)) {
+        let has = |volume: &Volume| {
+            let is = |key: &str| volume.metadata.get(key).map(String::as_str);
+            is(key) == value && marks.iter().all(|(key, host)| is(key) == Some(*host))
+        };
+        let (mut found, is_recent) = self.find_recent(id, false)?;
+        if is_recent && found.as_ref().is_some_and(has) {
+            // Nothing is left undone because of what was so a moment ago.
+            found = self.find(id)?;
+        }
+        let volume = found.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
+        if has(&volume) {
             return Ok(Change::Identity);
         }
         self.looks.forget(id);
@@ -420,6 +473,13 @@ impl Provider for OpenStackProvider {
             }
             None => self.ask(Service::Cinder, Method::DELETE, &format!("{path}/{}", encoded(key)), None)?,
         };
+        self.seen.alters(&id.0, |entry| match &mut entry.told {
+            Some((_, told)) if answer.status.is_success() => {
+                told.metadata.remove(key);
+                told.metadata.extend(value.map(|value| (key.to_owned(), value.to_owned())));
+            }
+            _ => entry.told = None,
+        });
         if answer.status.is_success() {
             return Ok(Change::Changed);
         }

@@ -38,6 +38,8 @@ fn whatever_answers_in_place_of_ec2_says_nothing_of_a_volume() {
     ] {
         let provider = if fault == Fault::AnswerLate { &hurried } else { &provider };
         provider.list("a", "b").unwrap();
+        // What was told a moment ago serves for a change.
+        account.pass(Duration::from_secs(2));
         account.fake.faults(|faults| faults.scripted.extend([("DescribeVolumes", fault); 4]));
         for error in [
             tells(provider.describe(&id), why),

@@ -32,10 +32,13 @@ fn count(sent: &[Sent], call: &str) -> usize {
 }
 
 #[test]
-fn a_boost_takes_thirty_calls_at_most() {
-    let account = boost::<Azure>();
+#[allow(clippy::print_stdout, reason = "calls are counted")]
+fn a_boost_takes_twenty_three_calls_at_most() {
+    // The clock stands while the client waits for tags.
+    let account = boost::<Azure>(|fake| fake.set_tag_time(Duration::ZERO));
     let sent = account.fake.take_sent();
-    assert!(sent.len() <= 30, "{} {:?}", sent.len(), calls(&sent));
+    println!("{} calls a boost", sent.len());
+    assert!(sent.len() <= 23, "{} {:?}", sent.len(), calls(&sent));
     assert_eq!(account.fake.disks(), 0);
 }
 
@@ -136,7 +139,7 @@ fn an_attach_that_waits_for_its_turn_is_taken_back_by_a_detach() {
 fn an_operation_that_fails_is_told_once_by_what_it_is() {
     let account = Account::new(Settings::default());
     let provider = account.open();
-    let wait = || account.pass(Duration::from_secs(2));
+    let wait = || account.pass(Duration::from_secs(4));
     let wanted = request("a");
     account.fake.fail_operation("disks.createOrUpdate", "ZonalAllocationFailed", "Allocation failed in zone 1.");
     let (volume, change) = provider.create(&wanted).unwrap();
@@ -174,7 +177,7 @@ fn what_could_not_be_attached_and_stays_in_the_machines_model_is_detached() {
     let id = account.made(&provider, "a");
     account.fake.fail_attach_and_keep_it("DiskProcessingError", "Disk processing halted.");
     provider.attach(&id).unwrap();
-    account.pass(Duration::from_secs(2));
+    account.pass(Duration::from_secs(4));
     assert!(provider.describe(&id).unwrap_err().to_string().contains("Disk processing halted"));
     for provider in [&provider, &account.open()] {
         assert_eq!(provider.describe(&id).unwrap().state, VolumeState::Attaching);

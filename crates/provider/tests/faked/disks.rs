@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use surgetank_model::Bytes;
-use surgetank_provider::fakes::{Fault, Settings};
+use surgetank_provider::fakes::{Fake, Fault, Settings};
 use surgetank_provider::{
     Change, CreateVolume, Provider, ProviderConfig, ProviderError, Tags, VolumeId, VolumeState, tag,
 };
@@ -16,9 +16,10 @@ use crate::faked::{Account, Cloud, request};
 /// A change that is asked for.
 pub type Asked<'a> = &'a dyn Fn() -> Result<Change, ProviderError>;
 
-/// The life of a disk in a boost, as the daemon asks for it.
-pub fn boost<C: Cloud>() -> Account<C> {
+/// The life of a disk in a boost, as the daemon asks for it, at a fake that is first made so.
+pub fn boost<C: Cloud>(is_so: impl FnOnce(&Fake<C>)) -> Account<C> {
     let account = Account::<C>::new(Settings { delete: Duration::from_secs(1), ..Settings::default() });
+    is_so(&account.fake);
     let provider = account.open();
     let id = provider.create(&request::<C>("a")).unwrap().0.id;
     poll(&account, &provider, &id, Some(VolumeState::Available));

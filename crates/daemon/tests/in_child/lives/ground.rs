@@ -47,7 +47,7 @@ const CLOUDS: [(&str, usize, &str, Bytes); 4] = [
     ("openstack", 8, "__DEFAULT__", Bytes::from_gib(1)),
     ("aws", 12, "gp3", Bytes::from_gib(1)),
     ("gce", 12, "pd-ssd", Bytes::from_gib(10)),
-    ("azure", 6, "premium-ssd-v2", Bytes::from_gib(1)),
+    ("azure", 10, "premium-ssd-v2", Bytes::from_gib(1)),
 ];
 
 impl Pace {

@@ -188,6 +188,10 @@ impl Provider for Witness {
         self.call(&token, || self.inner.describe(id))
     }
 
+    fn disk_changed(&self) {
+        self.inner.disk_changed();
+    }
+
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         self.call(if key == TOKEN { value } else { "-" }, || self.inner.list(key, value))
     }
@@ -237,6 +241,10 @@ impl Provider for Counted {
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         self.truth.describe(id)
+    }
+
+    fn disk_changed(&self) {
+        self.truth.disk_changed();
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {

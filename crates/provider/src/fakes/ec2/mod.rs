@@ -80,7 +80,7 @@ impl FakeEc2 {
     /// The role has new credentials, and the former ones end now.
     pub fn rotate(&self) {
         let mut state = self.state();
-        let now_ms = state.cloud.now_ms();
+        let now_ms = state.now_ms();
         let former = state.role.clone();
         if let Some(key) = former.and_then(|id| state.keys.get_mut(&id)) {
             key.ends_ms = Some(now_ms);
