@@ -79,7 +79,8 @@ impl Plugs for FakeGce {
     }
 
     fn section(&self, _: &Path) -> String {
-        let place = format!("project = \"{}\"\nzone = \"{}\"\ninstance = \"{}\"", gce::PROJECT, gce::ZONE, gce::INSTANCE);
+        let place =
+            format!("project = \"{}\"\nzone = \"{}\"\ninstance = \"{}\"", gce::PROJECT, gce::ZONE, gce::INSTANCE);
         section("gce", &self.url(), &format!("{place}\ncredential_command = [\"/bin/echo\", \"{}\"]", self.token()))
     }
 }

@@ -42,8 +42,6 @@ const WRITES_MAX: usize = 5;
 /// How long an operation is waited for that has to end within a call, and how often it is asked for. Whoever calls waits for little longer.
 const FINISHED_WITHIN: Duration = Duration::from_secs(2);
 const FINISHED_LOOK: Duration = Duration::from_millis(200);
-/// How long tags take, as a rule.
-const TAGGED_WITHIN: Duration = Duration::from_millis(500);
 
 /// Disks of a resource group.
 pub struct AzureProvider {
@@ -449,7 +447,7 @@ impl Provider for AzureProvider {
             let is_there = || Ok(self.disk(name)?.is_none_or(|disk| disk.tags == wanted));
             let finished = self.arm.update(name, &json!({ "tags": wanted })).and_then(|accepted| {
                 // They are read in any case, and then nobody has to be asked whether they are set.
-                std::thread::sleep(if accepted.operation.is_some() { TAGGED_WITHIN } else { Duration::ZERO });
+                std::thread::sleep(if accepted.operation.is_some() { FINISHED_LOOK } else { Duration::ZERO });
                 if is_so()? {
                     return Ok(true);
                 }

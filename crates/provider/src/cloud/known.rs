@@ -33,6 +33,8 @@ impl<P, S> Default for Entry<P, S> {
 struct State<P, S> {
     volumes: BTreeMap<String, Entry<P, S>>,
     changes: u64,
+    /// When the kernel told of a disk last.
+    disk_ms: Option<u64>,
 }
 
 /// What is known of all volumes, by name: changes (`P`), and how they were seen (`S`).
@@ -41,7 +43,7 @@ pub struct Known<P, S>(Mutex<State<P, S>>);
 
 impl<P, S> Default for Known<P, S> {
     fn default() -> Self {
-        Self(Mutex::new(State { volumes: BTreeMap::new(), changes: 0 }))
+        Self(Mutex::new(State { volumes: BTreeMap::new(), changes: 0, disk_ms: None }))
     }
 }
 
@@ -75,18 +77,25 @@ impl<P: Clone, S: Clone> Known<P, S> {
     /// What is told of a volume on the way without asking.
     pub fn shown(&self, name: &str, now_ms: u64, state: impl Fn(&S) -> VolumeState) -> Option<S> {
         let mut all = self.state();
+        let disk_ms = all.disk_ms;
         let Entry { told, shown, .. } = all.volumes.get_mut(name)?;
         let (at_ms, told) = told.as_ref()?;
         // As it was told since the last time that somebody asked here.
         let known = shown.filter(|shown| shown.is_of(state(told), *at_ms));
-        let known = shown.insert(known.unwrap_or_else(|| Told::again(*shown, state(told), *at_ms)));
+        let known = known.unwrap_or_else(|| Told::again(*shown, state(told), *at_ms).after_disk(disk_ms));
+        *shown = Some(known);
         known.serves(now_ms).then(|| told.clone())
     }
 
     /// A disk of this machine came or went.
     pub fn disk_changed(&self, now_ms: u64) {
         let mut state = self.state();
-        state.volumes.values_mut().filter_map(|entry| entry.shown.as_mut()).for_each(|shown| shown.disk_changed(now_ms));
+        state.disk_ms = Some(now_ms);
+        state
+            .volumes
+            .values_mut()
+            .filter_map(|entry| entry.shown.as_mut())
+            .for_each(|shown| shown.disk_changed(now_ms));
     }
 
     /// A change that another process has begun, or whose answer was lost, as a look has found it that began after so many changes.

@@ -4,7 +4,7 @@
 //! and go: what a volume waits for that is being attached may have happened then, and it is looked at at once.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::whole_ms;
@@ -19,6 +19,8 @@ const LONGEST: Duration = Duration::from_secs(6);
 /// The shortest pause between looks after a disk came or went. A cloud says a moment later than the kernel that a volume is attached, and
 /// the kernel tells of disks that are nobody's.
 const AFTER_DISK: Duration = Duration::from_millis(200);
+/// A disk that came so shortly before an attach was known to be on the way may be the one: clouds answer late that they begin.
+const JUST_BEFORE: Duration = Duration::from_secs(2);
 
 /// When a state on the way was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,56 +56,86 @@ impl Told {
         }
     }
 
+    /// The same, if it is told for the first time, after a disk came or went at this time.
+    #[must_use]
+    pub fn after_disk(mut self, disk_ms: Option<u64>) -> Self {
+        let age_ms = disk_ms.and_then(|disk_ms| self.first_ms.checked_sub(disk_ms));
+        if self.first_ms == self.last_ms && age_ms.is_some_and(|age_ms| age_ms < whole_ms(JUST_BEFORE)) {
+            self.disk_changed(self.last_ms);
+            // It is asked for at once.
+            self.last_ms = self.last_ms.saturating_sub(whole_ms(AFTER_DISK));
+        }
+        self
+    }
+
+    /// The pause before the first look at a change; `None`: whatever a caller may rely on is asked for.
+    const fn first_pause(self) -> Option<Duration> {
+        match self.state {
+            VolumeState::Creating => Some(CREATING),
+            VolumeState::Attaching | VolumeState::Detaching => Some(MOVING),
+            VolumeState::Deleting => Some(DELETING),
+            VolumeState::Available | VolumeState::Attached | VolumeState::Failed => None,
+        }
+    }
+
     /// Whether it is told again without asking. A clock that has stepped backwards has the cloud asked.
     #[must_use]
     pub fn serves(&self, now_ms: u64) -> bool {
-        let first = match self.state {
-            VolumeState::Creating => CREATING,
-            VolumeState::Attaching | VolumeState::Detaching => MOVING,
-            VolumeState::Deleting => DELETING,
-            // Whatever a caller may rely on is asked for.
-            VolumeState::Available | VolumeState::Attached | VolumeState::Failed => return false,
-        };
+        let Some(first) = self.first_pause() else { return false };
         let taken_ms = |since_ms: u64| self.last_ms.saturating_sub(since_ms);
         let pause_ms = whole_ms(first).max(taken_ms(self.first_ms) / 2).min(whole_ms(LONGEST));
-        let after_disk_ms = self.disk_ms.map_or(pause_ms, |at_ms| whole_ms(AFTER_DISK).max(taken_ms(at_ms)));
+        let after_disk_ms = self.disk_ms.map_or(pause_ms, |at_ms| whole_ms(AFTER_DISK).max(taken_ms(at_ms) / 2));
         let is_recent = |age_ms: u64| age_ms < pause_ms.min(after_disk_ms);
         now_ms.checked_sub(self.last_ms).is_some_and(is_recent)
     }
 }
 
+/// What was told of volumes a moment ago, and when the kernel told of a disk last.
+#[derive(Debug, Default)]
+struct State {
+    volumes: BTreeMap<VolumeId, (Told, VolumeDescription)>,
+    disk_ms: Option<u64>,
+}
+
 /// What was told of volumes a moment ago.
 #[derive(Debug, Default)]
-pub struct Looks(Mutex<BTreeMap<VolumeId, (Told, VolumeDescription)>>);
+pub struct Looks(Mutex<State>);
 
 impl Looks {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What is told again without asking. Only states on the way are.
     pub fn recent(&self, id: &VolumeId, now_ms: u64) -> Option<VolumeDescription> {
-        let looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        looks.get(id).filter(|(told, _)| told.serves(now_ms)).map(|(_, volume)| volume.clone())
+        let looks = self.state();
+        looks.volumes.get(id).filter(|(told, _)| told.serves(now_ms)).map(|(_, volume)| volume.clone())
     }
 
     /// Keeps what was told.
     pub fn keep(&self, volume: &VolumeDescription, now_ms: u64) {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = looks.remove(&volume.id).map(|(told, _)| told);
+        let mut looks = self.state();
+        let before = looks.volumes.remove(&volume.id).map(|(told, _)| told);
         // Nobody waits for the others any more.
-        looks.retain(|_, (told, _)| now_ms.checked_sub(told.last_ms).is_some_and(|age_ms| age_ms < whole_ms(LONGEST)));
-        let told = Told::again(before, volume.state, now_ms);
-        if told.serves(now_ms) {
-            looks.insert(volume.id.clone(), (told, volume.clone()));
+        looks
+            .volumes
+            .retain(|_, (told, _)| now_ms.checked_sub(told.last_ms).is_some_and(|age_ms| age_ms < whole_ms(LONGEST)));
+        let told = Told::again(before, volume.state, now_ms).after_disk(looks.disk_ms);
+        if told.first_pause().is_some() {
+            looks.volumes.insert(volume.id.clone(), (told, volume.clone()));
         }
     }
 
     /// Something else than what was told may hold.
     pub fn forget(&self, id: &VolumeId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.state().volumes.remove(id);
     }
 
     /// A disk of this machine came or went.
     pub fn disk_changed(&self, now_ms: u64) {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        looks.values_mut().for_each(|(told, _)| told.disk_changed(now_ms));
+        let mut looks = self.state();
+        looks.disk_ms = Some(now_ms);
+        looks.volumes.values_mut().for_each(|(told, _)| told.disk_changed(now_ms));
     }
 }
 
@@ -137,8 +169,16 @@ mod tests {
 
     #[test]
     fn what_is_being_attached_is_looked_at_when_a_disk_comes_and_soon_again() {
-        assert_eq!(looks(VolumeState::Attaching, 6000, Some(2000)), [2000, 2200, 2400, 2800, 3600, 5200]);
+        assert_eq!(looks(VolumeState::Attaching, 6000, Some(2000)), [2000, 2200, 2400, 2600, 2900, 3350, 4025, 5037]);
         assert_eq!(looks(VolumeState::Detaching, 2999, Some(2000)), [0; 0], "nobody waits for that");
+        let first_look = |disk_ms| {
+            let told = Told::again(None, VolumeState::Attaching, 9000).after_disk(disk_ms);
+            (9000..).find(|now_ms| !told.serves(*now_ms)).unwrap()
+        };
+        assert_eq!(
+            [None, Some(7000), Some(7001), Some(9000), Some(9001)].map(first_look),
+            [12_000, 12_000, 9000, 9000, 12_000]
+        );
     }
 
     #[test]

@@ -298,8 +298,7 @@ impl OpenStackProvider {
         let (service, answer) = changed?;
         if answer.status.is_success() {
             let described = self.described(&volume)?;
-            let under_way =
-                VolumeDescription { state: transition.under_way(), device: None, disk: None, ..described };
+            let under_way = VolumeDescription { state: transition.under_way(), device: None, disk: None, ..described };
             self.looks.keep(&under_way, SystemClock.now_ms());
             return Ok(Change::Changed);
         }

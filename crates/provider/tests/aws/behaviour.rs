@@ -330,7 +330,7 @@ fn volumes_grow_a_few_times_a_day_and_only_where_that_is_permitted() {
 }
 
 #[test]
-fn what_is_under_way_is_looked_at_once_a_second_and_what_counts_each_time() {
+fn what_is_under_way_is_not_asked_for_at_each_look_and_what_counts_is() {
     let account = Account::new(Settings::default());
     let provider = account.open();
     let id = provider.create(&request("a")).unwrap().0.id;

@@ -51,6 +51,11 @@ fn reaches(provider: &dyn Provider, id: &VolumeId, state: VolumeState) -> Volume
     panic!("{id:?} does not become {state:?}: {:?}", provider.describe(id));
 }
 
+/// Waits until what was described serves for no change any more.
+fn nothing_is_recent() {
+    std::thread::sleep(Duration::from_millis(1600));
+}
+
 /// Waits until so many volumes of an owner are there.
 fn counts(provider: &dyn Provider, owner: &str, count: usize) -> Vec<VolumeDescription> {
     for _ in 0..LOOKS_MAX {
@@ -177,6 +182,7 @@ fn a_refused_token_is_replaced_once_and_credentials_that_lead_elsewhere_are_refu
         own.replace(&format!("region_name: '{}'", region(&own)), &format!("region_name: '{}'", region(&others)));
     for (text, why) in [(&moved, "Cinder's endpoint"), (&others, "the project")] {
         std::fs::write(&tenant.file, text).unwrap();
+        nothing_is_recent();
         refuse(2);
         // None of them says that a volume is gone which is there.
         let restarted = start();
@@ -208,6 +214,7 @@ fn whatever_answers_in_place_of_cinder_says_nothing_of_a_volume() {
     let (unhurried, hurried) = (tenant.open(), OpenStackProvider::open(config).unwrap());
     let id = unhurried.create(&request("a")).unwrap().0.id;
     reaches(&unhurried, &id, VolumeState::Available);
+    nothing_is_recent();
     for fault in Fault::ALL.into_iter().filter(|fault| *fault != Fault::Unauthorized) {
         // The others are what they are on a machine that is busy, too.
         let provider = if fault == Fault::AnswerLate { &hurried } else { &unhurried };
