@@ -121,6 +121,8 @@ where
     assert_eq!(fake.volumes(), group.foreign());
     assert_eq!(hypervisor.foreign_written(), 0, "disks of others were written to");
     assert_eq!(ledger.wrong(), None);
+    // Few lives may all end before they absorb anything.
+    assert!(lives < 100 || ledger.written() > 0, "it has seen nothing: {ledger}");
 }
 
 #[test]

@@ -90,9 +90,14 @@ impl Ledger {
         contents.flushed() == version && contents.version(&device, &there).is_none()
     }
 
+    /// On how many volumes something was that had been written.
+    pub fn written(&self) -> usize {
+        self.written
+    }
+
     /// What is wrong, if anything is.
     pub fn wrong(&self) -> Option<String> {
-        (self.dirty + self.mixed > 0 || self.written == 0).then(|| self.to_string())
+        (self.dirty + self.mixed > 0).then(|| self.to_string())
     }
 }
 
