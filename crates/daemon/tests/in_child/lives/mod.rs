@@ -310,9 +310,21 @@ impl Group {
         }
         let said = self.said();
         match said.split_once(LEFT) {
-            Some((_, what)) => End::Left(what.lines().next().unwrap_or_default().trim().to_owned()),
+            Some((_, what)) => {
+                let what = what.lines().next().unwrap_or_default().trim();
+                End::Left(format!("{what}; on record: {}", self.on_record()))
+            }
             None => panic!("the daemon failed: {said}"),
         }
+    }
+
+    /// What the devices that rent have on record, for whoever looks for the cause.
+    fn on_record(&self) -> String {
+        let of = |(device, rental): (String, RentalRecord)| {
+            let owner = OwnerStore::open(&self.machine.path("state").join(&device)).unwrap();
+            format!("{device}: {rental:?}, {:?}", owner.record())
+        };
+        self.rentals().into_iter().map(of).collect::<Vec<_>>().join("; ")
     }
 
     fn said(&self) -> String {
