@@ -108,6 +108,7 @@ lab:
 	$(CARGO) lab run $(ARGS)
 	$(if $(ARGS),,SURGETANK_CUTS=57 $(CARGO) test --package surgetank-daemon --test in_child power_cuts::a_power_cut -- --nocapture)
 	$(if $(ARGS),,$(CARGO) test --package surgetank-daemon --test in_child -- --ignored --exact mapped::many_writers_notice_no_switch mapped::a_crash_at_any_step_of_a_switch_is_hidden_too --nocapture)
+	$(if $(ARGS),,$(CARGO) test --package surgetank-daemon --test in_child -- --ignored --exact clouds::aws::a_burst_on_ext4_is_boosted_by_a_volume_of_ebs_and_every_byte_is_there clouds::gce::a_burst_on_ext4_is_boosted_by_a_persistent_disk_and_every_byte_is_there clouds::openstack::a_burst_on_ext4_is_boosted_by_a_volume_of_openstack_and_every_byte_is_there --nocapture)
 	$(if $(ARGS),,$(CARGO) test --package surgetank-cli --test pool -- --ignored --test-threads=1 --nocapture)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory systemd)
 

@@ -47,6 +47,7 @@ fn volumes_of_ebs_are_disks_of_a_guest_and_none_is_left() {
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn a_burst_on_ext4_is_boosted_by_a_volume_of_ebs_and_every_byte_is_there() {
     let Some(sent) = on_ebs(Host::demonstrate) else { return };
     // What logs in and sweeps is no boost's.

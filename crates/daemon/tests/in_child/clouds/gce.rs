@@ -40,6 +40,7 @@ fn persistent_disks_are_disks_of_a_guest_and_none_is_left() {
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn a_burst_on_ext4_is_boosted_by_a_persistent_disk_and_every_byte_is_there() {
     let Some(sent) = on_gce(Host::demonstrate) else { return };
     // What sweeps is no boost's: a list of disks by their owner, after one of operations.

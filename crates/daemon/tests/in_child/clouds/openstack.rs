@@ -54,6 +54,7 @@ fn named(call: &str) -> String {
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn a_burst_on_ext4_is_boosted_by_a_volume_of_openstack_and_every_byte_is_there() {
     let Some(seen) = on_openstack(Host::demonstrate) else { return };
     // A list of what has our owner's tag is a sweep's, and no boost's.
