@@ -79,6 +79,8 @@ pub struct Behind {
     pub waits: (Option<Duration>, Option<Duration>),
     /// What it had at the end.
     pub cached: Bytes,
+    /// What its members have for blocks.
+    pub size: Bytes,
 }
 
 /// A disk under the misses of an interval.
@@ -293,19 +295,18 @@ impl Sharing {
     /// A boost is to have a caching volume of this size, if that fits: caches are to share the rest at once. To be asked again until it is granted,
     /// or ended by [`Sharing::rents`].
     pub fn claim(&mut self, boost: &str, size: Bytes) -> Claimed {
+        if size <= self.first.ledger.granted(boost) {
+            return Claimed::Granted;
+        }
         if size > self.most(boost) {
             return Claimed::Refused;
         }
-        let ledger = &mut self.first.ledger;
-        if size > ledger.granted(boost) {
-            let before = ledger.claimed();
-            ledger.claim(boost, size);
-            if ledger.claimed() != before {
-                self.plan_anew();
-            }
-            return Claimed::Waits;
+        let before = self.first.ledger.claimed();
+        self.first.ledger.claim(boost, size);
+        if self.first.ledger.claimed() != before {
+            self.plan_anew();
         }
-        Claimed::Granted
+        Claimed::Waits
     }
 
     /// A boost has rented so much, whatever it has claimed. What it had is shared by the next plan.

@@ -282,6 +282,27 @@ fn an_unequal_pair_of_surfaces_is_planned_up_to_a_chord() {
 }
 
 #[test]
+fn applications_with_and_without_a_second_level_share_the_first_one() {
+    let hot = || curve(&[(0, 1.0), (60 * MIB, 0.9), (90 * MIB, 0.1)]);
+    for estimate in [Estimate::Split, Estimate::Whole] {
+        let mut one = Application { estimate, ..application("A", 0.05, curve(&[(0, 1.0), (150 * MIB, 0.1)])) };
+        let mut alone = Application { estimate, level2: Vec::new(), ..application("B", 0.05, hot()) };
+        // What its cache cannot have is of no use to it.
+        one.most = Some([Bytes::new(30 * MIB), Bytes::new(200 * MIB)]);
+        alone.most = Some([Bytes::new(100 * MIB), Bytes::ZERO]);
+        let description = Description {
+            hierarchy: Hierarchy::Inclusive,
+            segment: Bytes::new(MIB),
+            ..description(120 * MIB, 200 * MIB, vec![one, alone])
+        };
+        let plan = best(description);
+        assert!(plan.shares[1].level1 >= Bytes::new(90 * MIB), "{plan:?}");
+        assert!(plan.shares[0].level1 <= Bytes::new(30 * MIB) && plan.fair_speedup > 1.1, "{plan:?}");
+        assert_eq!((second(&plan, 0), second(&plan, 1)), (200 * MIB, 0));
+    }
+}
+
+#[test]
 fn a_surface_that_falls_to_nothing_has_the_latency_of_level_1() {
     let sample =
         |x: u64, y: u64, latency_ms: f64| Sample { first: Bytes::from_mib(x), second: Bytes::from_mib(y), latency_ms };

@@ -196,7 +196,12 @@ impl Device {
             in_flight: reads.1.as_secs_f64() / elapsed,
             disk,
             cached: cached[0],
-            second: ended.get(1).map(|second| Behind { misses: second.0, waits: waits(1), cached: cached[1] }),
+            second: ended.get(1).map(|second| Behind {
+                misses: second.0,
+                waits: waits(1),
+                cached: cached[1],
+                size: Bytes::new(self.caches[1].engine.status().size),
+            }),
         }
     }
 }

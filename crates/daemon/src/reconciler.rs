@@ -290,7 +290,7 @@ impl Reconciler {
         if self.parts.read_caches.is_empty() {
             return read_bytes;
         }
-        // What is being read is a hit already and not yet read.
+        // What is being read may count here before it counts as a hit.
         let hits = self.parts.read_caches.iter().map(ReadCacheHandle::hit_bytes).fold(0, u64::saturating_add);
         self.beyond_cache = self.beyond_cache.max(read_bytes.saturating_sub(hits));
         self.beyond_cache

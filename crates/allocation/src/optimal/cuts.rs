@@ -87,7 +87,8 @@ fn first_sets(servers: &Network<'_>) -> Vec<Vec<usize>> {
     let everybody: Vec<usize> = (0..servers.reach.len()).collect();
     let mut sets = BTreeSet::from([everybody.clone()]);
     if !planted(Bug::CutsIgnored) {
-        let reaches: BTreeSet<&[usize]> = servers.reach.iter().copied().collect();
+        // Who reaches none takes nothing.
+        let reaches: BTreeSet<&[usize]> = servers.reach.iter().copied().filter(|reach| !reach.is_empty()).collect();
         for reach in reaches.into_iter().take(SETS_MAX) {
             let inside = |i: &usize| servers.reach[*i].iter().all(|server| reach.binary_search(server).is_ok());
             sets.insert(everybody.iter().copied().filter(inside).collect());
@@ -109,5 +110,5 @@ fn connected(servers: &Network<'_>, set: &[usize]) -> Vec<Vec<usize>> {
         }
         parts.push(joined);
     }
-    parts.into_iter().map(|(_, applications)| applications).collect()
+    parts.into_iter().filter(|(reach, _)| !reach.is_empty()).map(|(_, applications)| applications).collect()
 }

@@ -312,7 +312,8 @@ impl<'a> Shares<'a> {
         let (Model::Curve(curve), Estimate::Whole) = (&member.model, member.estimate) else { return Vec::new() };
         let (first, second) = (self.first[application], self.second_of(application));
         let to = |at: f64, from: u64| ((at / problem.segment as f64).ceil() as u64).saturating_sub(from);
-        curve.points().iter().flat_map(|(at, _)| [to(*at, first), to(*at, second), to(*at, first + second)]).collect()
+        let sizes = sizes_that_count(problem, first, second);
+        curve.points().iter().flat_map(|(at, _)| sizes.iter().map(|size| to(*at, *size))).collect()
     }
 
     /// The same back to the points below, of first-level shares and of both levels together.
@@ -322,7 +323,8 @@ impl<'a> Shares<'a> {
         let (Model::Curve(curve), Estimate::Whole) = (&member.model, member.estimate) else { return Vec::new() };
         let (first, second) = (self.first[application], self.second_of(application));
         let to = |at: f64, from: u64| from.saturating_sub((at / problem.segment as f64).ceil() as u64);
-        curve.points().iter().flat_map(|(at, _)| [to(*at, first), to(*at, second), to(*at, first + second)]).collect()
+        let sizes = sizes_that_count(problem, first, second);
+        curve.points().iter().flat_map(|(at, _)| sizes.iter().map(|size| to(*at, *size))).collect()
     }
 
     /// Gives what nobody gains by to all alike.
@@ -341,6 +343,12 @@ impl<'a> Shares<'a> {
             }
         }
     }
+}
+
+/// The sizes at which a curve is read, in segments: of each level, and of both together where these add up.
+fn sizes_that_count(problem: &Problem, first: u64, second: u64) -> Vec<u64> {
+    let both = (problem.hierarchy == Hierarchy::Exclusive).then(|| first + second);
+    [first, second].into_iter().chain(both).collect()
 }
 
 /// Who reaches each second-level server.

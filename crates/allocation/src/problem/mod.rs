@@ -327,6 +327,9 @@ impl Problem {
             (Model::Curve(curve), ..) => curve.points(),
         };
         let misses = |size: f64| crate::curve::interpolate(curve, size);
+        // What a cache cannot have misses as if it were not there.
+        let most = member.most.map_or([f64::INFINITY; 2], |most| most.map(|most| most.get() as f64));
+        let (first, second) = (first.min(most[0]), second.min(most[1]));
         let behind_both = match self.hierarchy {
             Hierarchy::Inclusive if !planted(Bug::InclusiveAdds) => misses(first.max(second)),
             _ => misses(first + second),

@@ -70,6 +70,8 @@ pub(super) struct Known {
     pause: Duration,
     /// What reads really take, as a part of what the curve says.
     correction: f64,
+    /// What its caches can have now.
+    most: Shares,
 }
 
 impl Known {
@@ -85,8 +87,9 @@ impl Known {
 
     fn misses(&self, shares: Shares) -> Misses {
         let at = |size: Bytes| interpolate(self.curve.points(), size.get() as f64);
-        let second = if self.second.is_some() { shares.second } else { Bytes::ZERO };
-        Misses { first: at(shares.first), both: at(shares.first.max(second)) }
+        let first = shares.first.min(self.most.first);
+        let second = if self.second.is_some() { shares.second.min(self.most.second) } else { Bytes::ZERO };
+        Misses { first: at(first), both: at(first.max(second)) }
     }
 
     /// The same, uncorrected: the longer one of what it is without a queue before the disk, and behind one that is always there.
@@ -211,13 +214,15 @@ impl Member {
         let pause = observed.latency.filter(|_| in_flight > 0.0);
         let pause = pause.map(|latency| latency.mul_f64((readers / in_flight - 1.0).clamp(0.0, PAUSE_MAX)));
         let pause = smooth(pause, former.as_ref().map(|known| known.pause)).unwrap_or_default();
-        // Behind a queue a miss does not tell what it takes without one; where reads take longer than the queue, it does.
+        // Behind a queue a miss does not tell what it takes without one. A single reader's disk is as busy without one: where its reads take longer
+        // than they would in a queue, there is none.
         let is_saturated = observed.disk.is_some_and(|disk| disk.utilization >= SATURATED);
         let missed = observed
             .misses
             .map(|first| observed.second.as_ref().and_then(|second| second.misses).map_or(first, |both| first * both));
         let queued = missed.map(|missed| queue.mul_f64(missed).saturating_sub(pause));
-        let is_queued = observed.latency.zip(queued).is_none_or(|(latency, queued)| latency < queued.mul_f64(QUEUED));
+        let is_longer = observed.latency.zip(queued).is_some_and(|(latency, queued)| latency >= queued.mul_f64(QUEUED));
+        let is_queued = readers > 1.0 || !is_longer;
         let miss = miss.map(|miss| match hit.filter(|_| is_saturated && is_queued) {
             Some(hit) => former.as_ref().map_or(hit, |known| known.miss).min(miss),
             None => miss,
@@ -238,7 +243,10 @@ impl Member {
             measured.map_or(worth, |misses| f64::midpoint(worth, self::worth(curve, limit.first, misses, worth)));
         let curve = curve.stretched(1.0 / worth);
         let correction = former.map_or(1.0, |known| known.correction);
-        let mut known = Known { curve, worth, sampled: *sampled, hit, second, miss, queue, pause, correction };
+        let of_second = observed.second.as_ref().map(|second| second.size);
+        let second_most = self.sharer.second.zip(of_second).map(|(most, size)| most.min(size));
+        let most = Shares { first: self.sharer.most, second: second_most.unwrap_or_default() };
+        let mut known = Known { most, curve, worth, sampled: *sampled, hit, second, miss, queue, pause, correction };
         if let Some(latency) = observed.latency.filter(|_| observed.reads >= READS_LEAST) {
             let fair = known.latency(fair);
             let bound = match self.sharer.slo {
@@ -279,7 +287,7 @@ impl Member {
                 (latencies, None, curve)
             }
         };
-        let most = [self.sharer.most, self.sharer.second.unwrap_or_default()];
+        let most = [known.most.first, known.most.second];
         let slowest = queue.map_or(latencies.disk, |queue| latencies.disk.max(queue.all.saturating_sub(queue.pause)));
         let bound_ms = self.verdict.map_or(slowest, |verdict| verdict.bound).as_secs_f64() * 1e3;
         // The estimates of both shares are from one sample, and are wrong in the same direction.
@@ -296,7 +304,7 @@ impl Member {
             level1: HOST.to_owned(),
             level2: known.second.map(|_| SECOND.to_owned()).into_iter().collect(),
             latencies: Some(latencies),
-            most: known.second.map(|_| most),
+            most: Some(most),
             queue,
             estimate: Estimate::Whole,
             slo: self.sharer.slo,

@@ -437,6 +437,7 @@ impl TwoLevels {
                 misses: Some(both / missed),
                 waits: (is_used.then_some(self.times[1]), Some(wait)),
                 cached: shares[1],
+                size: mib(600),
             }),
         }
     }
@@ -512,4 +513,38 @@ fn both_levels_are_shared_by_one_plan_in_which_everybody_keeps_what_is_promised(
         possible += best - 1.0;
     }
     assert!(gained > 0.9 * possible, "{gained} of {possible}, which is possible if all is known");
+}
+
+#[test]
+fn devices_with_one_level_share_beside_one_with_two_and_a_cache_has_no_more_than_its_members() {
+    let random = &mut Random::from_seed(1);
+    let device = TwoLevels { busy: Duration::from_micros(100), ..TwoLevels::random(random) };
+    let sharer = |most, second| Sharer { slo: Slo::AboveFair(0.05), most, second };
+    // One has members of 20 MiB in its first level; of the second one's hot spot a fair share is too small.
+    let sharers =
+        [("a", sharer(mib(20), Some(mib(600)))), ("b", sharer(mib(150), None)), ("c", sharer(mib(150), None))];
+    let sharers = sharers.map(|(name, sharer)| (name.to_owned(), sharer));
+    let mut sharing = Sharing::new((mib(150), mib(600)), mib(1), sharers.into(), &BTreeMap::new());
+    let (hot, scan) = (curve(&[(50, 0.95), (90, 0.1), (100, 0.1)]), curve(&[(1000, 0.9)]));
+    for _ in 0..8 {
+        let [first, second] = [Level::First, Level::Second].map(|level| sharing.limit(level, "a"));
+        let a = device.observed([first.min(mib(20)), second]);
+        let of =
+            |name: &str, curve: &MissCurve| (name.to_owned(), observed(curve, sharing.limit(Level::First, name), 1.0));
+        let observed = BTreeMap::from([("a".to_owned(), a), of("b", &hot), of("c", &scan)]);
+        sharing.end_interval(&observed);
+        while !sharing.is_settled() {
+            for level in [Level::First, Level::Second] {
+                let held = ["a", "b", "c"].map(|name| (name.to_owned(), sharing.limit(level, name)));
+                sharing.step(level, &held.into());
+            }
+        }
+    }
+    assert_eq!(sharing.reason(), None);
+    assert!(sharing.limit(Level::First, "b") >= mib(90), "{}", sharing.limit(Level::First, "b"));
+    assert!(sharing.limit(Level::First, "a") <= mib(20), "{}", sharing.limit(Level::First, "a"));
+    assert_eq!(sharing.limit(Level::Second, "a"), mib(600));
+    let fair = sharing.verdict("a").unwrap().fair;
+    let expected = device.latency([mib(20), mib(600)]).0;
+    assert!((fair.as_secs_f64() / expected.as_secs_f64() - 1.0).abs() < 0.05, "{fair:?}, not {expected:?}");
 }

@@ -241,6 +241,7 @@ fn run(state: &Mutex<State>, interval: Duration, stop: &Receiver<()>, woken: &Re
 /// An interval has ended. Caches are asked without the lock, since one may take its time. Why equal parts are all there is, if they are.
 fn plan(state: &Mutex<State>) -> Option<String> {
     let served = guard(state).served.clone();
+    let keys: BTreeSet<Key> = served.keys().cloned().collect();
     let mut intervals = BTreeMap::new();
     let asked: Vec<_> = served.into_iter().map(|(key, served)| (key, served.handle.observe(), served)).collect();
     let left = Left::begin();
@@ -253,9 +254,15 @@ fn plan(state: &Mutex<State>) -> Option<String> {
         intervals.insert(key, Interval { now, former, limits });
     }
     let first = intervals.iter().filter(|((_, level), _)| *level == Level::First);
-    let observed = first.map(|((name, _), first)| {
-        let second = intervals.get(&(name.clone(), Level::Second));
-        (name.clone(), first.observed(second))
+    let observed = first.filter_map(|((name, _), first)| {
+        let key = (name.clone(), Level::Second);
+        let second: Option<&Interval> = intervals.get(&key);
+        // Of a device whose second level has not answered less is known than its first level shows.
+        if second.is_none() && keys.contains(&key) {
+            return None;
+        }
+        // One without members passes everything on.
+        Some((name.clone(), first.observed(second.filter(|second| second.now.0.status.size > 0))))
     });
     let observed = observed.collect();
     let mut state = guard(state);
@@ -327,6 +334,7 @@ impl Interval {
                 misses: second.misses(),
                 waits: second.waits(),
                 cached: second.cached(),
+                size: Bytes::new(second.now.0.status.size),
             }),
         }
     }

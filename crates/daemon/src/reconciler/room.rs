@@ -102,7 +102,7 @@ impl Room {
             Claimed::Granted => return Ok(true),
             Claimed::Waits if !is_late => return Ok(false),
             Claimed::Waits => "read caches have not become smaller in time".to_owned(),
-            Claimed::Refused => format!("another boost was faster, and {most} are left"),
+            Claimed::Refused => format!("{most} are left"),
         };
         self.settle();
         Err(format!(

@@ -34,7 +34,7 @@ impl Room {
 pub struct Headroom {
     /// What they have together.
     pub budget: Bytes,
-    /// What the least shares of read caches and other boosts leave of it.
+    /// What the least shares of read caches leave of it, caches that are not served, and other boosts.
     pub most: Bytes,
 }
 

@@ -70,35 +70,44 @@ pub struct Observation {
 pub(super) struct Watch {
     /// Looks at caches of so many bytes at least.
     reach: u64,
-    /// `None` while the cache has no members: no size can be asked about then.
+    /// Up to what the cache's members have; `None` while it has none: no size can be asked about then.
     curve: Option<MiniatureCurve>,
+    /// Up to its reach, if that is farther. A curve's sizes are parts of its largest one, so the first one is not seen in this one.
+    far: Option<MiniatureCurve>,
 }
 
 impl Watch {
     pub const fn new(reach: u64) -> Self {
-        Self { reach, curve: None }
+        Self { reach, curve: None, far: None }
     }
 
     /// Looks at caches of up to what the members of this one have, if it has any, or its reach. If that has changed, it begins anew.
     pub fn fit(&mut self, engine: &Engine) {
         let (size, block) = (engine.status().size, engine.block());
-        let size = if size > 0 { size.max(self.reach) } else { 0 };
-        let options = Miniatures {
+        let largest = if size > 0 { [size, self.reach.max(size)] } else { [0, 0] };
+        let [near, far] = largest.map(|largest| Miniatures {
             segment_blocks: engine.segment() / block,
             change_max: CHANGE_MAX,
-            ..Miniatures::up_to(size / u64::from(block))
+            ..Miniatures::up_to(largest / u64::from(block))
+        });
+        let is_same = |curve: &Option<MiniatureCurve>, options: &Miniatures| {
+            curve.as_ref().is_some_and(|curve| curve.options() == options)
         };
-        if self.curve.as_ref().is_some_and(|curve| *curve.options() == options) {
-            return;
+        if !is_same(&self.curve, &near) {
+            // The old one goes first, so that there is never the memory of two.
+            self.curve = None;
+            self.curve = (near.largest > 0).then(|| MiniatureCurve::new(near));
         }
-        // The old one goes first, so that there is never the memory of two.
-        self.curve = None;
-        self.curve = (options.largest > 0).then(|| MiniatureCurve::new(options));
+        if far.largest == near.largest {
+            self.far = None;
+        } else if !is_same(&self.far, &far) {
+            self.far = None;
+            self.far = Some(MiniatureCurve::new(far));
+        }
     }
 
     /// An access. One that covers parts of blocks is read past the cache, and removes what it writes from it.
     pub fn observe(&mut self, io: &VolumeIo, block: u32) {
-        let Some(curve) = &mut self.curve else { return };
         let (block, end) = (u64::from(block), io.offset + io.length);
         let is_whole = io.offset.is_multiple_of(block) && io.length.is_multiple_of(block);
         let access = match io.operation {
@@ -107,15 +116,25 @@ impl Watch {
             Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => Access::Discard,
             Operation::Read | Operation::Flush => return,
         };
-        curve.observe_range(access, io.offset / block..end.div_ceil(block));
+        for curve in self.curve.iter_mut().chain(&mut self.far) {
+            curve.observe_range(access, io.offset / block..end.div_ceil(block));
+        }
     }
 
     /// Another interval begins. `None`: there are no members.
     pub fn end_interval(&mut self, block: u32) -> Option<Misses> {
         let curve = self.curve.as_mut()?;
-        let misses = Misses { points: curve.points(), block, sampled: curve.sampled() };
+        let (mut points, mut sampled) = (curve.points(), curve.sampled());
         curve.end_interval();
-        Some(misses)
+        if let Some(far) = &mut self.far {
+            if far.sampled() > 0.0 {
+                let nearest = points.last().map_or(0, |point| point.size_blocks);
+                points.extend(far.points().into_iter().filter(|point| point.size_blocks > nearest));
+                sampled = far.sampled().min(sampled);
+            }
+            far.end_interval();
+        }
+        Some(Misses { points, block, sampled })
     }
 }
 
@@ -138,5 +157,35 @@ impl Began {
     /// How long it took, if it is a read.
     pub fn end(&mut self, request: RequestId, now: Instant) -> Option<Duration> {
         self.at.get_mut(request.0 as u32 as usize)?.take().map(|began| now.since(began))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use surgetank_readcache::{Config, MemberId};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_watch_sees_as_far_as_a_second_level_and_the_first_one_as_well_as_without_it() {
+        let mut engine = Engine::new(Config::new(256 * MIB, 512)).unwrap();
+        engine.add_member(MemberId(0), 8 * MIB).unwrap();
+        let block = engine.block();
+        let (mut near, mut far) = (Watch::new(0), Watch::new(64 * MIB));
+        for watch in [&mut near, &mut far] {
+            watch.fit(&engine);
+            // What is read again and again is more than the members have, and less than the reach.
+            for offset in (0..6).flat_map(|_| (0..32 * MIB).step_by(128 << 10)) {
+                let (operation, length, memory) = (Operation::Read, 128 << 10, Vec::new().into());
+                watch.observe(&VolumeIo { token: 0, operation, offset, length, memory }, block);
+            }
+        }
+        let (near, far) = (near.end_interval(block).unwrap(), far.end_interval(block).unwrap());
+        assert_eq!(far.points[..near.points.len()], near.points);
+        let misses = |misses: &Misses| misses.points.last().map(|point| point.miss_ratio).unwrap();
+        assert!(misses(&near) > 0.9 && misses(&far) < 0.4, "{near:?} {far:?}");
+        assert!(far.points.windows(2).all(|pair| pair[0].size_blocks < pair[1].size_blocks));
     }
 }
