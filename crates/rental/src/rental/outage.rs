@@ -304,7 +304,10 @@ impl Rental {
             };
         }
         self.outage.closing = None;
-        let (description, size) = self.bring_in(RentalStage::Adopted)?;
+        // What is being adopted has not been because its disk went meanwhile: until the owner record names it, nothing on it counts.
+        let is_being_adopted = self.stage() == Some(RentalStage::Adopting);
+        let intent = if is_being_adopted { RentalStage::Adopting } else { RentalStage::Adopted };
+        let (description, size) = self.bring_in(intent)?;
         let epoch = self.lost_epoch()?;
         let opening = Opening::Again(epoch);
         self.outage.opening = Some(self.emit(Ask::Volume(VolumeAsk::Open { description, size, opening })));
@@ -519,6 +522,20 @@ mod tests {
         assert_eq!(rental.next_ask(), None, "the engine goes on with it");
         let mut rental = fails(Ok(described(VolumeState::Available, Tags::new())));
         assert_eq!(rental.next_ask().map(|(_, ask)| ask), Some(Ask::Engine(Command::Gone)));
+    }
+
+    #[test]
+    fn a_volume_that_has_gone_while_it_is_adopted_is_not_on_record_as_adopted() {
+        for stage in [RentalStage::Adopting, RentalStage::Adopted] {
+            let mut rental = rented(stage, false);
+            rental.in_use();
+            rental.event(Instant::ZERO, &Event::CacheFailing);
+            assert_eq!(answers(&mut rental, Answer::Looked(Presence::Gone)), Ask::Volume(VolumeAsk::Look));
+            assert_eq!(answers(&mut rental, Answer::Began(Ok(()))), Ask::Engine(Command::Gone));
+            let asked = rental.next_ask().map(|(_, ask)| ask);
+            assert!(matches!(asked, Some(Ask::Provider(_))), "it is looked for: {asked:?}");
+            assert_eq!(rental.stage(), Some(stage));
+        }
     }
 
     #[test]

@@ -161,7 +161,11 @@ impl Rental {
             VolumeState::Attached => match self.superblock(description)? {
                 Ok(Some(label)) if label.clean && Some(label.epoch) == tagged_epoch => return self.prove(tagged),
                 // Our own adoption was broken off before anything was acknowledged from it.
-                Ok(Some(label)) if !label.written && Some(label.epoch) == self.epoch() => return self.prove(tagged),
+                Ok(Some(label))
+                    if !label.written && Some(label.epoch) == self.epoch() && Some(label.epoch) == tagged_epoch =>
+                {
+                    return self.prove(tagged);
+                }
                 Ok(Some(_)) => ("it reads as in use".to_owned(), Refusal::Permanent),
                 Ok(None) => ("its superblocks are damaged".to_owned(), Refusal::Permanent),
                 Err(why) => (why, Refusal::Transient),
