@@ -120,10 +120,12 @@ impl AzureProvider {
         }
     }
 
-    /// Where a disk is that this process makes or deletes, if the disk itself shows that this is done: no machine has it meanwhile.
+    /// Where a disk is that this process makes, if the disk itself shows that this is done: no machine has it meanwhile. That one is not there
+    /// does not show that it was deleted: the operation says so.
     fn look_alone(&self, name: &str, pending: &Pending, changes: u64) -> Result<Option<Option<Seen>>, ProviderError> {
-        let is_alone = matches!(pending.doing, Doing::Create | Doing::Delete);
-        let disk = if is_alone { self.disk(name)? } else { return Ok(None) };
+        let disk = if matches!(pending.doing, Doing::Create) { self.disk(name) } else { return Ok(None) };
+        // Who may not read the disk may be told by the operation.
+        let Ok(disk) = disk else { return Ok(None) };
         let seen = disk.map(Seen::alone);
         if !pending.is_done(seen.as_ref()) || seen.as_ref().is_some_and(|seen| seen.disk.machine.is_some()) {
             return Ok(None);

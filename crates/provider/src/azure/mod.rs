@@ -443,7 +443,9 @@ impl Provider for AzureProvider {
                 self.retagged(name, &wanted);
                 return Ok(change);
             }
-            let is_so = || Ok::<_, ProviderError>(self.disk(name)?.is_some_and(|disk| disk.tags == wanted));
+            let is_so = || {
+                Ok::<_, ProviderError>(self.disk(name)?.is_some_and(|disk| disk.tags == wanted && !disk.is_changing))
+            };
             let is_there = || Ok(self.disk(name)?.is_none_or(|disk| disk.tags == wanted));
             let finished = self.arm.update(name, &json!({ "tags": wanted })).and_then(|accepted| {
                 // They are read in any case, and then nobody has to be asked whether they are set.

@@ -297,9 +297,12 @@ impl OpenStackProvider {
         self.seen.forget(&id.0);
         let (service, answer) = changed?;
         if answer.status.is_success() {
-            let described = self.described(&volume)?;
-            let under_way = VolumeDescription { state: transition.under_way(), device: None, disk: None, ..described };
-            self.looks.keep(&under_way, SystemClock.now_ms());
+            // The change is accepted, whether or not this machine can say where the volume was.
+            if let Ok(described) = self.described(&volume) {
+                let under_way =
+                    VolumeDescription { state: transition.under_way(), device: None, disk: None, ..described };
+                self.looks.keep(&under_way, SystemClock.now_ms());
+            }
             return Ok(Change::Changed);
         }
         // Nova and Cinder refuse what does not fit the volume as it is.
