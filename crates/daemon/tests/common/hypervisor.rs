@@ -125,7 +125,8 @@ pub struct Hypervisor<'a, F> {
     fake: &'a F,
     tables: Tables,
     images: PathBuf,
-    plugged: Mutex<BTreeMap<String, Loop>>,
+    /// Each with what it is known by in the machine, which is another thing when it is attached again.
+    plugged: Mutex<BTreeMap<String, (Loop, DiskIdentity)>>,
     /// The volumes whose bytes are kept.
     kept: Mutex<BTreeSet<String>>,
     foreign: Mutex<VecDeque<Foreign>>,
@@ -183,8 +184,8 @@ impl<'a, F: Plugs> Hypervisor<'a, F> {
     fn plug(&self) {
         let shown = self.fake.plugged();
         let mut plugged = self.plugged.lock().unwrap();
-        plugged.retain(|name, disk| {
-            let stays = shown.contains_key(name);
+        plugged.retain(|name, (disk, identity)| {
+            let stays = shown.get(name) == Some(identity);
             if !stays {
                 self.tables.hide(disk);
             }
@@ -198,7 +199,7 @@ impl<'a, F: Plugs> Hypervisor<'a, F> {
             let (disk, _) = self.disk(&name);
             self.tables.show(&disk, &identity);
             self.kept.lock().unwrap().insert(name.clone());
-            plugged.insert(name, disk);
+            plugged.insert(name, (disk, identity));
         }
     }
 

@@ -68,7 +68,11 @@ impl Tables {
                 let controller = self.0.join("sys/devices/vmbus");
                 let device = controller.join(format!("host3/target3:0:0/3:0:0:{lun}"));
                 fs::create_dir_all(&device).unwrap();
-                fs::write(controller.join("device_id"), "{f8b3781b-1e82-4818-a1c3-63d806ec15bb}\n").unwrap();
+                // It is of all disks: whoever looks meanwhile finds all of it.
+                let id = controller.join("device_id");
+                if !id.exists() {
+                    fs::write(&id, "{f8b3781b-1e82-4818-a1c3-63d806ec15bb}\n").unwrap();
+                }
                 let _ = symlink(device, place.join("device"));
             }
         }

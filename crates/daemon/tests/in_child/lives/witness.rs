@@ -53,12 +53,28 @@ struct Counted {
     state: PathBuf,
     stays: Stays,
     lag: Lag,
+    /// Whose volumes are, which never changes: asked anew, the client would always know how they stand.
+    tags: Mutex<BTreeMap<VolumeId, Tags>>,
 }
 
 impl Counted {
+    fn learn(&self, volume: &VolumeDescription) {
+        self.tags.lock().unwrap().entry(volume.id.clone()).or_insert_with(|| volume.tags.clone());
+    }
+
+    /// Whose a volume is.
+    fn tags_of(&self, id: &VolumeId) -> Tags {
+        let known = self.tags.lock().unwrap().get(id).cloned();
+        known.unwrap_or_else(|| {
+            let volume = self.truth.describe(id).ok();
+            volume.iter().for_each(|volume| self.learn(volume));
+            volume.map(|volume| volume.tags).unwrap_or_default()
+        })
+    }
+
     /// Whether the newest data of a volume's device is on it, as the owner record has it.
     fn is_dirty(&self, id: &VolumeId) -> bool {
-        let Ok(tags) = self.truth.describe(id).map(|volume| volume.tags) else { return false };
+        let tags = self.tags_of(id);
         let Some(device) = tags.get(tag::DEVICE) else { return false };
         let record = std::fs::read(self.state.join(device).join("owner.json"));
         let record = record.ok().and_then(|bytes| owner::decode(&bytes).ok());
@@ -112,7 +128,8 @@ impl Witness {
     /// Over a provider that tells the truth.
     pub fn over(truth: Arc<dyn Provider>, log: Arc<Writer>, state: PathBuf, mode: Mode, seed: u64, pace: Pace) -> Self {
         let (stays, lag) = (Stays::default(), pace.lag.unwrap_or(truth.lag()));
-        let counted = Counted { truth, log: log.clone(), state, stays: stays.clone(), lag };
+        let tags = Mutex::default();
+        let counted = Counted { truth, log: log.clone(), state, stays: stays.clone(), lag, tags };
         let told = log.clone();
         let observer = move |verb: surgetank_provider::Verb, fault: &Fault| {
             let what = format!("{verb:?}: {}", name(fault)).replace(' ', "_").to_lowercase();
@@ -152,8 +169,7 @@ impl Witness {
     }
 
     fn token_of(&self, id: &VolumeId) -> String {
-        let tags = self.inner.inner().truth.describe(id).map(|volume| volume.tags);
-        token(&tags.unwrap_or_default())
+        token(&self.inner.inner().tags_of(id))
     }
 }
 
@@ -216,6 +232,7 @@ impl Provider for Counted {
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         let made = self.truth.create(request)?;
+        self.learn(&made.0);
         self.log.line(&["made", &token(&request.tags), &made.0.id.0]);
         let device = request.tags.get(tag::DEVICE).cloned().unwrap_or_default();
         let stay = Stay { device, mib: request.size.as_mib(), from: Instant::now(), until: None };
@@ -240,7 +257,7 @@ impl Provider for Counted {
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
-        self.truth.describe(id)
+        self.truth.describe(id).inspect(|volume| self.learn(volume))
     }
 
     fn disk_changed(&self) {
@@ -248,7 +265,7 @@ impl Provider for Counted {
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
-        self.truth.list(key, value)
+        self.truth.list(key, value).inspect(|listed| listed.iter().for_each(|volume| self.learn(volume)))
     }
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
