@@ -100,7 +100,7 @@ impl RawAllocation {
             let least = Bytes::new(SHARE_MIN.get().saturating_mul(sharing as u64));
             if level2 < least {
                 let message =
-                    format!("level2 is {level2}, and {sharing} second levels need {least}: {SHARE_MIN} each at least");
+                    format!("level2 is {level2}: each second level has {SHARE_MIN} at least, all together {least}");
                 return Err(source.at(Some(span), message));
             }
         }
@@ -271,7 +271,11 @@ slo = "2 ms"
         let of = |level2: &str| load(&second.replace("slo = 0.1", &format!("level2 = \"{level2}\"")));
         assert_eq!(of("4 MiB").unwrap().allocation.unwrap().level2, Some(Bytes::from_mib(4)));
         assert_eq!(load(&second).unwrap().allocation.unwrap().level2, None, "as before, if nobody says otherwise");
-        assert!(of("3 MiB").unwrap_err().contains("s.toml:7:10: level2 is 3 MiB, and 1 second levels need 4 MiB"));
+        assert!(
+            of("3 MiB")
+                .unwrap_err()
+                .contains("s.toml:7:10: level2 is 3 MiB: each second level has 4 MiB at least, all together 4 MiB")
+        );
         let small =
             FILE.replace("[device.b]", BOOSTS).replace("cache = \"1 GiB\"", "cache = \"23 MiB\"\nboosts = true");
         let told = "s.toml:5:9: cache is 23 MiB, of which the least shares of 2 read caches leave 15 MiB, and a caching volume of a has 16 MiB at least";
