@@ -109,6 +109,8 @@ where
         }
         fake.faults(|faults| faults.by_chance = None);
         fake.settle();
+        // What arrives late is listed late as well, and the last daemon ends when it finds nothing listed.
+        std::thread::sleep(ground::settings().listing_lag);
         finish(&group, &format!("at a fake of {cloud}, with everything that can go wrong"));
         eventually("no disk is left", || hypervisor.is_empty());
     });
