@@ -307,24 +307,25 @@ impl<'a> Shares<'a> {
 
     /// How many segments there are to the points of a curve whose application does not split its shares.
     pub(super) fn ways(&self, application: usize) -> Vec<u64> {
-        let problem = self.request.problem;
-        let member = &problem.applications[application];
-        let (Model::Curve(curve), Estimate::Whole) = (&member.model, member.estimate) else { return Vec::new() };
-        let (first, second) = (self.first[application], self.second_of(application));
-        let to = |at: f64, from: u64| ((at / problem.segment as f64).ceil() as u64).saturating_sub(from);
-        let sizes = sizes_that_count(problem, first, second);
-        curve.points().iter().flat_map(|(at, _)| sizes.iter().map(|size| to(*at, *size))).collect()
+        self.to_points(application, |at, from| at.saturating_sub(from))
     }
 
-    /// The same back to the points below, of first-level shares and of both levels together.
+    /// The same back to the points below.
     pub(super) fn ways_back(&self, application: usize) -> Vec<u64> {
+        self.to_points(application, |at, from| from.saturating_sub(at))
+    }
+
+    /// What it takes to each point of the curve from each size at which it is read, in segments: from the share of each level, and from both
+    /// together where these add up.
+    fn to_points(&self, application: usize, way: impl Fn(u64, u64) -> u64) -> Vec<u64> {
         let problem = self.request.problem;
         let member = &problem.applications[application];
         let (Model::Curve(curve), Estimate::Whole) = (&member.model, member.estimate) else { return Vec::new() };
         let (first, second) = (self.first[application], self.second_of(application));
-        let to = |at: f64, from: u64| from.saturating_sub((at / problem.segment as f64).ceil() as u64);
-        let sizes = sizes_that_count(problem, first, second);
-        curve.points().iter().flat_map(|(at, _)| sizes.iter().map(|size| to(*at, *size))).collect()
+        let both = (problem.hierarchy == Hierarchy::Exclusive).then(|| first + second);
+        let sizes: Vec<u64> = [first, second].into_iter().chain(both).collect();
+        let points = curve.points().iter().map(|(at, _)| (at / problem.segment as f64).ceil() as u64);
+        points.flat_map(|at| sizes.iter().map(|size| way(at, *size)).collect::<Vec<_>>()).collect()
     }
 
     /// Gives what nobody gains by to all alike.
@@ -343,12 +344,6 @@ impl<'a> Shares<'a> {
             }
         }
     }
-}
-
-/// The sizes at which a curve is read, in segments: of each level, and of both together where these add up.
-fn sizes_that_count(problem: &Problem, first: u64, second: u64) -> Vec<u64> {
-    let both = (problem.hierarchy == Hierarchy::Exclusive).then(|| first + second);
-    [first, second].into_iter().chain(both).collect()
 }
 
 /// Who reaches each second-level server.

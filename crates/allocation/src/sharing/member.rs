@@ -114,10 +114,10 @@ impl Known {
 
     /// For a plan of both.
     fn of_two_levels(&self, second: Duration) -> (Latencies, Option<Queue>) {
-        let [hit, second, miss] = [self.hit, second, self.miss].map(|time| time.mul_f64(self.correction));
         let corrected = |time: Duration| time.mul_f64(self.correction);
         let queue = Queue { all: corrected(self.queue), pause: corrected(self.pause) };
-        (ascending([hit, second, miss]), (!self.queue.is_zero()).then_some(queue))
+        let latencies = ascending([self.hit, second, self.miss].map(corrected));
+        (latencies, (!self.queue.is_zero()).then_some(queue))
     }
 }
 
@@ -197,15 +197,11 @@ impl Member {
             (Some(new), Some(former)) => Some(former.mul_f64(1.0 - weight) + new.mul_f64(weight)),
             (new, former) => new.or(former),
         };
-        let (hit, mut miss) = observed.waits;
         // What the first level misses waits for the second one, where it is asked.
-        let mut second = None;
-        if let Some(behind) = &observed.second {
-            miss = behind.waits.1;
-            second = behind.waits.0;
-        }
-        let (hit_before, second_before) =
-            (former.as_ref().map(|known| known.hit), former.as_ref().and_then(|known| known.second));
+        let (hit, (second, miss)) = match &observed.second {
+            Some(behind) => (observed.waits.0, behind.waits),
+            None => (observed.waits.0, (None, observed.waits.1)),
+        };
         // Whoever reads waits for an answer or makes a pause: so many are there at least.
         let in_flight = if observed.in_flight.is_finite() { observed.in_flight } else { 0.0 };
         let readers = (in_flight - READERS_TOLERANCE).ceil().clamp(1.0, READERS_MAX);
@@ -217,18 +213,19 @@ impl Member {
         // Behind a queue a miss does not tell what it takes without one. A single reader's disk is as busy without one: where its reads take longer
         // than they would in a queue, there is none.
         let is_saturated = observed.disk.is_some_and(|disk| disk.utilization >= SATURATED);
-        let missed = observed
-            .misses
-            .map(|first| observed.second.as_ref().and_then(|second| second.misses).map_or(first, |both| first * both));
-        let queued = missed.map(|missed| queue.mul_f64(missed).saturating_sub(pause));
+        let missed = observed.misses.map(|first| {
+            let behind = observed.second.as_ref().and_then(|second| second.misses);
+            Misses { first, both: first * behind.unwrap_or(1.0) }
+        });
+        let queued = missed.map(|missed| queue.mul_f64(missed.both).saturating_sub(pause));
         let is_longer = observed.latency.zip(queued).is_some_and(|(latency, queued)| latency >= queued.mul_f64(QUEUED));
         let is_queued = readers > 1.0 || !is_longer;
         let miss = miss.map(|miss| match hit.filter(|_| is_saturated && is_queued) {
             Some(hit) => former.as_ref().map_or(hit, |known| known.miss).min(miss),
             None => miss,
         });
-        let hit = smooth(hit, hit_before);
-        let second = smooth(second, second_before);
+        let hit = smooth(hit, former.as_ref().map(|known| known.hit));
+        let second = smooth(second, former.as_ref().and_then(|known| known.second));
         let miss = smooth(miss, former.as_ref().map(|known| known.miss));
         // Where nothing hit yet, or all did, the other one is all that is known.
         let (Some(hit), Some(miss)) = (hit.or(miss), miss.or(hit)) else {
@@ -238,9 +235,9 @@ impl Member {
         // Nothing that the second level answered: it may be as fast as the first one.
         let second = observed.second.as_ref().map(|_| second.unwrap_or(hit));
         let worth = former.as_ref().map_or(WORTH.0, |known| known.worth);
-        let measured = observed.misses.filter(|_| is_settled && observed.reads >= READS_LEAST);
+        let measured = missed.filter(|_| is_settled && observed.reads >= READS_LEAST);
         let worth =
-            measured.map_or(worth, |misses| f64::midpoint(worth, self::worth(curve, limit.first, misses, worth)));
+            measured.map_or(worth, |missed| f64::midpoint(worth, self::worth(curve, limit.first, missed.first, worth)));
         let curve = curve.stretched(1.0 / worth);
         let correction = former.map_or(1.0, |known| known.correction);
         let of_second = observed.second.as_ref().map(|second| second.size);
@@ -260,13 +257,7 @@ impl Member {
             self.violations = if verdict.slo_met() { 0 } else { self.violations + 1 };
             self.verdict = Some(verdict);
             // By what missed: where the curve is wrong, times are not.
-            let modelled = known.misses(limit);
-            let modelled = match (measured, &observed.second) {
-                (None, _) => modelled,
-                (Some(first), None) => Misses { first, both: first },
-                (Some(first), Some(behind)) => Misses { first, both: behind.misses.map_or(first, |both| first * both) },
-            };
-            let modelled = known.modelled(modelled).as_secs_f64();
+            let modelled = known.modelled(measured.unwrap_or_else(|| known.misses(limit))).as_secs_f64();
             if modelled > 0.0 && is_settled {
                 let seen = (latency.as_secs_f64() / modelled).clamp(CORRECTION.0, CORRECTION.1);
                 known.correction = known.correction * (1.0 - weight) + seen * weight;

@@ -75,34 +75,21 @@ impl RawAllocation {
         source: &Source,
         devices: &mut BTreeMap<String, DeviceConfig>,
     ) -> Result<AllocationConfig, ConfigError> {
-        let sharing = devices.values().filter(|device| device.read_cache.is_some()).count();
+        let caches = || devices.values().filter_map(|device| device.read_cache.as_ref());
+        let (sharing, second) = (caches().count(), caches().filter(|cache| cache.level2.is_some()).count());
         let (cache, span) = (*self.cache.get_ref(), self.cache.span());
-        if sharing == 0 {
-            let message =
-                "nothing shares this cache: give a device a section [device.NAME.read_cache], or remove [allocation]";
-            return Err(source.at(Some(span), message));
-        }
-        let least = Bytes::new(SHARE_MIN.get().saturating_mul(sharing as u64));
-        if cache < least {
-            let message =
-                format!("cache is {cache}, and {sharing} read caches need {least}: {SHARE_MIN} each at least");
-            return Err(source.at(Some(span), message));
-        }
+        let nothing =
+            "nothing shares this cache: give a device a section [device.NAME.read_cache], or remove [allocation]";
+        let least = least_shares(source, &self.cache, (sharing, nothing), |least| {
+            format!("cache is {cache}, and {sharing} read caches need {least}: {SHARE_MIN} each at least")
+        })?;
         if let Some(level2) = &self.level2 {
-            let (level2, span) = (*level2.get_ref(), level2.span());
-            let caches = devices.values().filter_map(|device| device.read_cache.as_ref());
-            let sharing = caches.filter(|cache| cache.level2.is_some()).count();
-            if sharing == 0 {
-                let message =
-                    "nothing shares level2: give a device a section [device.NAME.read_cache.level2], or remove level2";
-                return Err(source.at(Some(span), message));
-            }
-            let least = Bytes::new(SHARE_MIN.get().saturating_mul(sharing as u64));
-            if level2 < least {
-                let message =
-                    format!("level2 is {level2}: each second level has {SHARE_MIN} at least, all together {least}");
-                return Err(source.at(Some(span), message));
-            }
+            let nothing =
+                "nothing shares level2: give a device a section [device.NAME.read_cache.level2], or remove level2";
+            least_shares(source, level2, (second, nothing), |least| {
+                let level2 = level2.get_ref();
+                format!("level2 is {level2}: each second level has {SHARE_MIN} at least, all together {least}")
+            })?;
         }
         if let Some(boosts) = self.boosts.as_ref().filter(|boosts| *boosts.get_ref()) {
             let left = Bytes::new(cache.get() - least.get());
@@ -121,9 +108,8 @@ impl RawAllocation {
                 let smallest = caching.size.0.round_up(Bytes::new(grain.max(1)));
                 if smallest > left {
                     let message = format!(
-                        "cache is {cache}, of which the least shares of {sharing} read caches leave {left}, and a caching volume of {name} has {} \
-                         at least: write a larger cache, a smaller min_size or size_grain, fewer volumes, or remove boosts",
-                        smallest
+                        "cache is {cache}, of which the least shares of {sharing} read caches leave {left}, and a caching volume of {name} has \
+                         {smallest} at least: write a larger cache, a smaller min_size or size_grain, fewer volumes, or remove boosts"
                     );
                     return Err(source.at(Some(span), message));
                 }
@@ -138,6 +124,23 @@ impl RawAllocation {
             interval: source.at_least("interval", self.interval.as_ref(), INTERVAL_MS)?,
             slo: check_slo(source, self.slo.as_ref())?.unwrap_or(Slo::AboveFair(SLO_DEFAULT)),
         })
+    }
+}
+
+/// What the least shares of so many sharers of a budget have together. If there are none, or the budget is smaller, that is refused: with what is said
+/// of no sharers, or with what `small` says.
+fn least_shares(
+    source: &Source,
+    budget: &Spanned<Bytes>,
+    (sharers, nothing): (usize, &str),
+    small: impl FnOnce(Bytes) -> String,
+) -> Result<Bytes, ConfigError> {
+    let refused = |message: String| Err(source.at(Some(budget.span()), message));
+    let least = Bytes::new(SHARE_MIN.get().saturating_mul(sharers as u64));
+    match *budget.get_ref() {
+        _ if sharers == 0 => refused(nothing.to_owned()),
+        budget if budget < least => refused(small(least)),
+        _ => Ok(least),
     }
 }
 

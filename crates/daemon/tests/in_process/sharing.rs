@@ -4,7 +4,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::ScopedJoinHandle;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use crate::common::{Ends, MIB, Machine, connect, pattern, status};
@@ -84,6 +84,17 @@ fn read(machine: &Machine, device: &str, (hot, reads): (&AtomicU64, &AtomicU64),
     }
 }
 
+/// One for each device.
+fn readers<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    machine: &'scope Machine,
+    (hot, reads): (&'scope [AtomicU64; 2], &'scope [AtomicU64; 2]),
+    over: &'scope AtomicBool,
+) -> Vec<ScopedJoinHandle<'scope, ()>> {
+    let of = ["a", "b"].into_iter().zip(hot.iter().zip(reads));
+    of.map(|(device, of)| scope.spawn(move || read(machine, device, of, over))).collect()
+}
+
 #[test]
 fn the_share_of_a_cache_follows_the_hot_spot() {
     let machine = Machine::new();
@@ -93,11 +104,7 @@ fn the_share_of_a_cache_follows_the_hot_spot() {
     let (over, hot, reads) = (AtomicBool::new(false), [HOT, 0].map(AtomicU64::new), [0, 0].map(AtomicU64::new));
     std::thread::scope(|scope| {
         let _over = Ends(&over);
-        let readers = ["a", "b"].into_iter().zip(hot.iter().zip(&reads)).map(|(device, of)| {
-            let (machine, over) = (&machine, &over);
-            scope.spawn(move || read(machine, device, of, over))
-        });
-        let readers: Vec<_> = readers.collect();
+        let readers = readers(scope, &machine, (&hot, &reads), &over);
         for (most, least) in [("a", "b"), ("b", "a")] {
             let of = |name| hot[usize::from(name == "b")].store(if name == most { HOT } else { 0 }, Ordering::Relaxed);
             ["a", "b"].into_iter().for_each(of);
@@ -136,11 +143,7 @@ fn both_levels_are_shared_and_the_hot_spot_is_in_one_of_them() {
     let (over, hot, reads) = (AtomicBool::new(false), [hot, 0].map(AtomicU64::new), [0, 0].map(AtomicU64::new));
     std::thread::scope(|scope| {
         let _over = Ends(&over);
-        let readers = ["a", "b"].into_iter().zip(hot.iter().zip(&reads)).map(|(device, of)| {
-            let (machine, over) = (&machine, &over);
-            scope.spawn(move || read(machine, device, of, over))
-        });
-        let readers: Vec<_> = readers.collect();
+        let readers = readers(scope, &machine, (&hot, &reads), &over);
         loop {
             for (of, budget) in [(share as fn(&Daemon, &str) -> ShareStatus, CACHE), (second_share, SECOND)] {
                 let [a, b] = ["a", "b"].map(|device| mib(of(&daemon, device)).0);

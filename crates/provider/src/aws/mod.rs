@@ -170,15 +170,6 @@ impl AwsProvider {
         }
     }
 
-    /// A volume for a change that follows: as it was described a moment ago (`true`), or as it is now. What was so a moment ago is told once.
-    fn find_recent(&self, id: &VolumeId, again: bool) -> Result<(Option<Volume>, bool), ProviderError> {
-        let recent = if again { None } else { self.seen.recent(&id.0, self.clock.now_ms()) };
-        match recent {
-            Some(volume) => Ok((Some(volume), true)),
-            None => Ok((self.find(id)?, false)),
-        }
-    }
-
     /// Something else than what was told may hold.
     fn forget(&self, id: &VolumeId) {
         self.looks.forget(id);
@@ -303,7 +294,7 @@ impl AwsProvider {
 
     /// Asks for a change of a volume as it was found; `again`: what was told a moment ago has not served.
     fn change_found(&self, id: &VolumeId, transition: Transition, again: bool) -> Result<Change, ProviderError> {
-        let (found, is_recent) = self.find_recent(id, again)?;
+        let (found, is_recent) = self.seen.recent_or(&id.0, self.clock.now_ms(), |_| !again, || self.find(id))?;
         let Some(volume) = found else { return transition.decide(id, None) };
         let (state, place) = (volume.state(), self.place()?);
         let decided = match volume.elsewhere(&place.instance) {
@@ -492,11 +483,8 @@ impl Provider for AwsProvider {
             let is = |key: &str| volume.tags.get(key).map(String::as_str);
             is(key) == value && host.is_none_or(|host| is(tag::HOST) == Some(host))
         };
-        let (mut found, is_recent) = self.find_recent(id, false)?;
-        if is_recent && found.as_ref().is_some_and(has) {
-            // Nothing is left undone because of what was so a moment ago.
-            found = self.find(id)?;
-        }
+        // Nothing is left undone because of what was so a moment ago.
+        let (found, _) = self.seen.recent_or(&id.0, self.clock.now_ms(), |volume| !has(volume), || self.find(id))?;
         let volume = found.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
         let is_so = has(&volume);
         // A tag that a look does not show may be there all the same, since looks lag: one that names data must not stay.

@@ -132,6 +132,20 @@ impl<P: Clone, S: Clone> Known<P, S> {
         is_recent.then(|| told.clone())
     }
 
+    /// What a change follows from: what was told a moment ago (`true`) if that serves, or else what `look` finds.
+    pub fn recent_or<E>(
+        &self,
+        name: &str,
+        now_ms: u64,
+        serves: impl FnOnce(&S) -> bool,
+        look: impl FnOnce() -> Result<Option<S>, E>,
+    ) -> Result<(Option<S>, bool), E> {
+        match self.recent(name, now_ms).filter(serves) {
+            Some(told) => Ok((Some(told), true)),
+            None => Ok((look()?, false)),
+        }
+    }
+
     /// What does not say where it is has changed, as its tags have.
     pub fn alters(&self, name: &str, alter: impl FnOnce(&mut Entry<P, S>)) {
         let mut state = self.state();

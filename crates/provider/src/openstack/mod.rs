@@ -190,15 +190,6 @@ impl OpenStackProvider {
         Err(ProviderError::Transient(format!("Cinder was asked for the volume {} and describes {}", id.0, volume.id)))
     }
 
-    /// A volume for a change that follows: as it was described a moment ago (`true`), or as it is now. What was so a moment ago is told once.
-    fn find_recent(&self, id: &VolumeId, again: bool) -> Result<(Option<Volume>, bool), ProviderError> {
-        let recent = if again { None } else { self.seen.recent(&id.0, SystemClock.now_ms()) };
-        match recent {
-            Some(volume) => Ok((Some(volume), true)),
-            None => Ok((self.find(id)?, false)),
-        }
-    }
-
     /// All volumes that a filter of Cinder's lets pass, page by page. It lets pass too many in some clouds: who asks compares.
     fn all(&self, filter: &str) -> Result<Vec<Volume>, ProviderError> {
         let mut volumes: Vec<Volume> = Vec::new();
@@ -273,7 +264,7 @@ impl OpenStackProvider {
 
     /// Asks for a change of a volume as it was found; `again`: what was told a moment ago has not served.
     fn change_found(&self, id: &VolumeId, transition: Transition, again: bool) -> Result<Change, ProviderError> {
-        let (found, is_recent) = self.find_recent(id, again)?;
+        let (found, is_recent) = self.seen.recent_or(&id.0, SystemClock.now_ms(), |_| !again, || self.find(id))?;
         let Some(volume) = found else { return transition.decide(id, None) };
         let state = volume.state();
         let conflict = |reason: String| Err(ProviderError::Conflict { id: id.clone(), state, reason });
@@ -456,11 +447,8 @@ impl Provider for OpenStackProvider {
             let is = |key: &str| volume.metadata.get(key).map(String::as_str);
             is(key) == value && marks.iter().all(|(key, host)| is(key) == Some(*host))
         };
-        let (mut found, is_recent) = self.find_recent(id, false)?;
-        if is_recent && found.as_ref().is_some_and(has) {
-            // Nothing is left undone because of what was so a moment ago.
-            found = self.find(id)?;
-        }
+        // Nothing is left undone because of what was so a moment ago.
+        let (found, _) = self.seen.recent_or(&id.0, SystemClock.now_ms(), |volume| !has(volume), || self.find(id))?;
         let volume = found.ok_or_else(|| ProviderError::NotFound(id.clone()))?;
         if has(&volume) {
             return Ok(Change::Identity);

@@ -84,26 +84,14 @@ impl Watch {
     /// Looks at caches of up to what the members of this one have, if it has any, or its reach. If that has changed, it begins anew.
     pub fn fit(&mut self, engine: &Engine) {
         let (size, block) = (engine.status().size, engine.block());
-        let largest = if size > 0 { [size, self.reach.max(size)] } else { [0, 0] };
-        let [near, far] = largest.map(|largest| Miniatures {
+        let up_to = |largest: u64| Miniatures {
             segment_blocks: engine.segment() / block,
             change_max: CHANGE_MAX,
             ..Miniatures::up_to(largest / u64::from(block))
-        });
-        let is_same = |curve: &Option<MiniatureCurve>, options: &Miniatures| {
-            curve.as_ref().is_some_and(|curve| curve.options() == options)
         };
-        if !is_same(&self.curve, &near) {
-            // The old one goes first, so that there is never the memory of two.
-            self.curve = None;
-            self.curve = (near.largest > 0).then(|| MiniatureCurve::new(near));
-        }
-        if far.largest == near.largest {
-            self.far = None;
-        } else if !is_same(&self.far, &far) {
-            self.far = None;
-            self.far = Some(MiniatureCurve::new(far));
-        }
+        let reaches_farther = size > 0 && self.reach > size;
+        refit(&mut self.curve, (size > 0).then(|| up_to(size)));
+        refit(&mut self.far, reaches_farther.then(|| up_to(self.reach)));
     }
 
     /// An access. One that covers parts of blocks is read past the cache, and removes what it writes from it.
@@ -135,6 +123,15 @@ impl Watch {
             far.end_interval();
         }
         Some(Misses { points, block, sampled })
+    }
+}
+
+/// Begins a curve anew, unless it is the wanted one.
+fn refit(curve: &mut Option<MiniatureCurve>, wanted: Option<Miniatures>) {
+    if curve.as_ref().map(MiniatureCurve::options) != wanted.as_ref() {
+        // The old one goes first, so that there is never the memory of two.
+        *curve = None;
+        *curve = wanted.map(MiniatureCurve::new);
     }
 }
 
