@@ -56,7 +56,7 @@ fn power_cuts_while_superseded_segments_go() {
 
 #[test]
 fn a_crash_at_every_event() {
-    const RUNS: u64 = 140;
+    const RUNS: u64 = 70;
     for run in 0..RUNS {
         let scenario = CrashScenario { crashes: Vec::new(), ..Family::EveryEvent.scenario(run * 2 * EVENTS) };
         let report = check(&scenario, "cargo test -p surgetank-sim --test crash");
@@ -64,7 +64,7 @@ fn a_crash_at_every_event() {
     }
     let report = campaign("a_crash_at_every_event", Family::EveryEvent, RUNS * 2 * EVENTS);
     assert_split(&report);
-    assert!(crashes(&report) >= 55_000, "too few crash points: {report:?}");
+    assert!(crashes(&report) >= 27_000, "too few crash points: {report:?}");
 }
 
 #[test]
@@ -122,14 +122,14 @@ fn crashes_while_the_controller_grows_the_caching_volume() {
 
 #[test]
 fn random_crashes_amid_faults_of_the_provider() {
-    let report = campaign("random_crashes_amid_faults_of_the_provider", Family::Provider, 14_000);
+    let report = campaign("random_crashes_amid_faults_of_the_provider", Family::Provider, 6000);
     assert_split(&report);
     assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
     assert!(report.finishes > 0, "no budget ever asked a drain to be finished: {report:?}");
-    assert!(report.throttled > 1000 && report.failed_volumes > 500, "the provider is too kind: {report:?}");
-    assert!(report.undeleted > 300, "what it accepts it does: {report:?}");
+    assert!(report.throttled > 500 && report.failed_volumes > 250, "the provider is too kind: {report:?}");
+    assert!(report.undeleted > 150, "what it accepts it does: {report:?}");
     assert!(
-        report.unknown > 10_000 && report.stale > 1000 && report.twins > 1000,
+        report.unknown > 5000 && report.stale > 500 && report.twins > 500,
         "it makes and tells everything once and at once: {report:?}"
     );
 }

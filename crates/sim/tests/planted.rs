@@ -22,7 +22,7 @@ const SEARCH: [(Family, u64); 22] = [
     (Family::Short, 12_000),
     (Family::Superseding, 4500),
     (Family::Overwrites, 4000),
-    (Family::EveryEvent, 62_000),
+    (Family::EveryEvent, 40_000),
     (Family::Long, 200),
     (Family::Errors, 4000),
     (Family::ForgetfulFlushes, 3000),

@@ -21,7 +21,10 @@ const FAMILIES: [(Family, u64); 6] = [
 ];
 
 /// Where bugs showed that a search finds late: these runs are tried first. Each is one that the search would come to.
-const KNOWN: [(Bug, Family, u64); 4] = [
+const KNOWN: [(Bug, Family, u64); 7] = [
+    (Bug::StraightAtBoot, Family::Mapped, 32),
+    (Bug::StraightAccepted, Family::Mapped, 32),
+    (Bug::IdentityIsDeleted, Family::Provider, 47),
     (Bug::DiscardForgotten, Family::Mapped, 705),
     (Bug::PartlyTaggedIsTagged, Family::Striped, 246),
     (Bug::SweepIgnoresParts, Family::Striped, 106),

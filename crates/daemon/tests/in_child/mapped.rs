@@ -38,6 +38,7 @@ fn a_device_is_mapped_at_boot_unless_its_newest_data_are_elsewhere() {
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn kills_and_switches_are_hidden_from_who_uses_a_mapped_device() {
     in_a_guest("guest_kills_under_writers", "slow=16MiB,64MiB/s");
 }

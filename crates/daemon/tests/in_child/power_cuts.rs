@@ -86,6 +86,7 @@ struct Verdict {
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn a_power_cut_at_any_step_of_a_switch_loses_nothing() {
     let Some(lab) = guest::lab() else { return };
     let (mut host, began) = (Host::new(lab), Instant::now());

@@ -33,6 +33,7 @@ fn a_ublk_device_is_what_it_says() {
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn a_device_comes_up_when_its_cache_has_been_read_back() {
     in_a_guest("guest_a_cache_that_takes_long_to_read_back");
 }
@@ -43,6 +44,7 @@ fn kills_are_hidden_from_who_uses_a_ublk_device() {
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn a_mounted_file_system_outlives_kills_and_restarts_under_load() {
     in_a_guest("guest_kills_and_restarts_under_a_file_system");
 }

@@ -49,8 +49,8 @@ impl Headroom {
         }
         let Self { budget, most } = self;
         Err(format!(
-            "the budget of {budget} that read caches and boosts share does not allow it: their least shares and other boosts leave {most}, and a \
-             caching volume of {size} is wanted"
+            "the budget of {budget} that read caches and boosts share does not allow it: their least shares, caches that are not served and other \
+             boosts leave {most}, and a caching volume of {size} is wanted"
         ))
     }
 }

@@ -308,11 +308,11 @@ impl Seen {
         Self { disk, state, unit, machine: Some(Arc::clone(machine)) }
     }
 
-    /// A disk that no machine has.
+    /// A disk as it says itself; `unit` is the one at which this machine (`here` is its id) has it, if it does.
     #[must_use]
-    pub fn alone(disk: Disk) -> Self {
-        let state = disk.own_state();
-        Self { disk, state, unit: None, machine: None }
+    pub fn alone(disk: Disk, here: &str, unit: Option<u32>) -> Self {
+        let (state, unit) = (disk.own_state(), unit.filter(|_| disk.machine.as_deref() == Some(here)));
+        Self { disk, state, unit, machine: None }
     }
 
     /// One of which a change is on the way.

@@ -57,6 +57,8 @@ pub struct Pending {
     pub is_in_doubt: bool,
     /// The disk before it.
     pub disk: Disk,
+    /// The unit at which it is attached.
+    pub unit: Option<u32>,
     /// When it was asked for.
     pub begun_ms: u64,
 }

@@ -56,7 +56,7 @@ impl AzureProvider {
     /// The same, by the disk and the machine themselves.
     fn look_itself(&self, name: &str) -> Result<Option<Seen>, ProviderError> {
         let changes = self.known.changes();
-        self.look_at(name, &Arc::new(self.arm.machine()?), changes)
+        self.look_at(name, &self.machine()?, changes)
     }
 
     /// The same, with the machine as it was before the disk is read, after so many changes: what ends in between shows there.
@@ -89,7 +89,7 @@ impl AzureProvider {
     fn look_on(&self, name: &str, pending: &Pending, operation: &Operation) -> Result<Option<Seen>, ProviderError> {
         let changes = self.known.changes();
         if let Some(seen) = self.look_alone(name, pending, changes)? {
-            return Ok(seen);
+            return Ok(Some(seen));
         }
         let progress = match self.arm.operation(operation) {
             Ok(progress) => progress,
@@ -99,7 +99,7 @@ impl AzureProvider {
             Progress::Running => {
                 // Nor is its word that it goes on taken for ever.
                 if !pending.is_new(self.clock.now_ms()) {
-                    let seen = self.read(name, &Arc::new(self.arm.machine()?))?;
+                    let seen = self.read(name, &self.machine()?)?;
                     if pending.is_done(seen.as_ref()) {
                         self.known.ends(name, |there| there.is(pending));
                         return Ok(seen);
@@ -109,6 +109,11 @@ impl AzureProvider {
                     Some(state) => Ok(Some(self.goes_on(name, pending, state, changes))),
                     None => self.look_itself(name),
                 }
+            }
+            // Whoever deletes asks again after the lag, and has the disk's own word then.
+            Progress::Ended(Ok(())) if pending.doing == Doing::Delete => {
+                self.known.ends(name, |there| there.is(pending));
+                Ok(None)
             }
             // The word of an operation is not taken for what it has done.
             Progress::Ended(Ok(())) => {
@@ -120,20 +125,27 @@ impl AzureProvider {
         }
     }
 
-    /// Where a disk is that this process makes, if the disk itself shows that this is done: no machine has it meanwhile. That one is not there
-    /// does not show that it was deleted: the operation says so.
-    fn look_alone(&self, name: &str, pending: &Pending, changes: u64) -> Result<Option<Option<Seen>>, ProviderError> {
-        let disk = if matches!(pending.doing, Doing::Create) { self.disk(name) } else { return Ok(None) };
+    /// Where a disk is that this process makes, attaches or detaches, if the disk itself shows that this is done.
+    fn look_alone(&self, name: &str, pending: &Pending, changes: u64) -> Result<Option<Seen>, ProviderError> {
+        let tells = match pending.doing {
+            Doing::Create | Doing::Attach => true,
+            // What could not be attached says that nobody has it, and stays in the machine's list.
+            Doing::Detach => pending.disk.machine.is_some(),
+            // That one is not there does not show that it was deleted, and of growth the operation tells as much.
+            Doing::Delete | Doing::Grow => false,
+        };
+        if !tells {
+            return Ok(None);
+        }
         // Who may not read the disk may be told by the operation.
-        let Ok(disk) = disk else { return Ok(None) };
-        let seen = disk.map(Seen::alone);
-        if !pending.is_done(seen.as_ref()) || seen.as_ref().is_some_and(|seen| seen.disk.machine.is_some()) {
+        let Ok(Some(disk)) = self.disk(name) else { return Ok(None) };
+        let seen = Seen::alone(disk, &self.here()?, pending.unit);
+        // Where a new disk is that a machine has already, that machine says.
+        if !pending.is_done(Some(&seen)) || (pending.doing == Doing::Create && seen.disk.machine.is_some()) {
             return Ok(None);
         }
         self.known.ends(name, |there| there.is(pending));
-        if let Some(seen) = &seen {
-            self.known.told(name, seen.clone(), self.clock.now_ms(), changes);
-        }
+        self.known.told(name, seen.clone(), self.clock.now_ms(), changes);
         Ok(Some(seen))
     }
 
@@ -147,7 +159,7 @@ impl AzureProvider {
     /// Where a disk is of which a change was accepted, and nobody tells what has become of it: the disk and the machine do, which may
     /// not show yet that it has begun.
     fn look_without_word(&self, name: &str, pending: &Pending, changes: u64) -> Result<Option<Seen>, ProviderError> {
-        let seen = self.read(name, &Arc::new(self.arm.machine()?))?;
+        let seen = self.read(name, &self.machine()?)?;
         if pending.is_shown(seen.as_ref()) || !pending.is_new(self.clock.now_ms()) {
             self.known.ends(name, |there| there.is(pending));
             return Ok(seen);
@@ -166,7 +178,7 @@ impl AzureProvider {
         if is_new && matches!(error, ProviderError::Throttled { .. }) {
             return Err(error);
         }
-        match self.arm.machine().map(Arc::new).and_then(|machine| self.read(name, &machine)) {
+        match self.machine().and_then(|machine| self.read(name, &machine)) {
             Ok(seen) if !is_new || pending.is_done(seen.as_ref()) => {
                 self.known.ends(name, |there| there.is(pending));
                 Ok(seen)
@@ -205,7 +217,7 @@ impl AzureProvider {
             return self.look(name);
         }
         let changes = self.known.changes();
-        let machine = Arc::new(self.arm.machine()?);
+        let machine = self.machine()?;
         let Some(seen) = self.look_at(name, &machine, changes)? else {
             self.known.ends(name, |there| there.is(pending));
             return Ok(None);
@@ -216,7 +228,7 @@ impl AzureProvider {
             self.known.ends(name, |there| there.is(pending));
             return Ok(Some(seen));
         }
-        match self.ask_in_turn(name, transition, &seen.disk, &machine) {
+        match self.ask_in_turn(name, transition, &seen.disk, Some(&*machine)) {
             Ok(()) => Ok(Some(Seen::under_way(seen.disk, transition.under_way()))),
             Err(failure) => {
                 // What passes is asked for again: nobody else remembers that it was to be done. What may have been sent is not taken

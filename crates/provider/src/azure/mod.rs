@@ -15,7 +15,7 @@ mod machine;
 mod tags;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ use crate::account::takes_over;
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::rates::Turns;
 use crate::{
-    Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Tags, Transition, Verb,
+    Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb,
     VolumeDescription, VolumeId, VolumeState, decide_growth, tag,
 };
 use account::Renter;
@@ -50,6 +50,8 @@ pub struct AzureProvider {
     clock: Arc<dyn Clock>,
     turns: Turns,
     known: Known,
+    /// This machine as it was first read.
+    site: OnceLock<Arc<Machine>>,
     /// The unit from which a free one is looked for.
     next_unit: AtomicU32,
     /// Held while tags are read and written, as Azure takes all of a disk's at once.
@@ -93,7 +95,7 @@ impl AzureProvider {
         let turns = Turns::new("Azure", "[provider.azure]", config.reads_per_s, config.writes_per_s);
         let (known, next_unit, tagging, turning) =
             (Known::default(), AtomicU32::new(0), Mutex::default(), Mutex::default());
-        Ok(Self { config, arm, clock, turns, known, next_unit, tagging, turning })
+        Ok(Self { config, arm, clock, turns, known, site: OnceLock::new(), next_unit, tagging, turning })
     }
 
     /// The id of this machine.
@@ -120,24 +122,49 @@ impl AzureProvider {
         self.error_of(failure, disk, state)
     }
 
-    /// A change was accepted, or waits for its turn (`operation` is `None`).
-    fn begins(&self, doing: Doing, operation: Option<Operation>, disk: &Disk, under_way: VolumeState) {
+    /// A change was accepted, or waits for its turn (`operation` is `None`); `unit` is the one at which a disk is attached.
+    fn begins(
+        &self,
+        doing: Doing,
+        operation: Option<Operation>,
+        disk: &Disk,
+        unit: Option<u32>,
+        under_way: VolumeState,
+    ) {
         let begun_ms = self.clock.now_ms();
         let waited = self.known.pending(&disk.name).flatten().filter(|there| there.doing == doing);
         let is_in_doubt = operation.is_none() && waited.is_some_and(|there| there.is_in_doubt);
-        let pending = Pending { doing, operation, is_in_doubt, disk: disk.clone(), begun_ms };
+        let pending = Pending { doing, operation, is_in_doubt, disk: disk.clone(), unit, begun_ms };
         let told = Seen::under_way(disk.clone(), under_way);
         self.known.begins(&disk.name, pending, told, begun_ms, |_| false);
     }
 
-    /// A disk's tags are these now.
-    fn retagged(&self, name: &str, tags: &Tags) {
+    /// A disk was read just now, after its tags were set: where this machine has it, it has it still.
+    fn retagged(&self, name: &str, disk: &Disk) {
+        let (now_ms, tags) = (self.clock.now_ms(), &disk.tags);
         self.known.alters(name, |entry| {
-            let before = entry.pending.as_mut().map(|pending| &mut pending.disk);
-            for disk in before.into_iter().chain(entry.told.as_mut().map(|(_, seen)| &mut seen.disk)) {
-                disk.tags.clone_from(tags);
+            if let Some(pending) = &mut entry.pending {
+                pending.disk.tags.clone_from(tags);
+            }
+            if let Some((at_ms, seen)) = &mut entry.told {
+                seen.disk.tags.clone_from(tags);
+                if seen.state == VolumeState::Attached && disk.machine == seen.disk.machine {
+                    *at_ms = now_ms;
+                }
             }
         });
+    }
+
+    /// This machine, as it is now.
+    fn machine(&self) -> Result<Arc<Machine>, ProviderError> {
+        let machine = Arc::new(self.arm.machine()?);
+        let _ = self.site.set(Arc::clone(&machine));
+        Ok(machine)
+    }
+
+    /// This machine as it was first read, for where it is and which one it is: that stays.
+    fn site(&self) -> Result<Arc<Machine>, ProviderError> {
+        self.site.get().map_or_else(|| self.machine(), |machine| Ok(Arc::clone(machine)))
     }
 
     /// One at a time reads the machine and asks for a change of it.
@@ -171,26 +198,40 @@ impl AzureProvider {
         if self.known.pending(name).flatten().is_some_and(|pending| pending.doing == transition.into()) {
             return Ok(Change::Identity);
         }
-        // What is a moment old, or was read before another change, does not say which units are free.
+        // What is a moment old, or was read before another change, does not say which units are free. Who detaches needs none.
         let read = read.filter(|(_, changes)| self.known.changes() == *changes).map(|(machine, _)| machine);
-        let machine = read.map_or_else(|| self.arm.machine().map(Arc::new), Ok)?;
-        self.ask_in_turn(name, transition, disk, &machine).map(|()| Change::Changed)
+        let machine = match (read, transition) {
+            (None, Transition::Attach) => Some(self.machine()?),
+            (read, _) => read,
+        };
+        self.ask_in_turn(name, transition, disk, machine.as_deref()).map(|()| Change::Changed)
     }
 
-    /// Asks for a change of the machine, or lets it wait, if the machine is being changed: Azure takes one at a time.
-    fn ask_in_turn(&self, name: &str, transition: Transition, disk: &Disk, machine: &Machine) -> Result<(), Failure> {
+    /// Asks for a change of the machine, or lets it wait, if the machine is being changed: Azure takes one at a time, and says so if
+    /// nobody has looked.
+    fn ask_in_turn(
+        &self,
+        name: &str,
+        transition: Transition,
+        disk: &Disk,
+        machine: Option<&Machine>,
+    ) -> Result<(), Failure> {
         let (doing, state) = (Doing::from(transition), transition.under_way());
-        let begins = |operation| self.begins(doing, operation, disk, state);
-        if machine.is_changing {
-            begins(None);
+        let begins = |operation, unit| self.begins(doing, operation, disk, unit, state);
+        if machine.is_some_and(|machine| machine.is_changing) {
+            begins(None, None);
             return Ok(());
         }
-        let body = self.change_of_machine(name, transition, machine)?;
+        let unit = match (transition, machine) {
+            (Transition::Attach, Some(machine)) => Some(self.unit(machine)?),
+            _ => None,
+        };
+        let body = self.change_of_machine(name, unit)?;
         match self.arm.attach_or_detach(&body) {
-            Ok(Accepted { operation: Some(operation), .. }) => begins(Some(operation)),
+            Ok(Accepted { operation: Some(operation), .. }) => begins(Some(operation), unit),
             // It is done, or nobody tells when it is: the disk and the machine do.
             Ok(Accepted { operation: None, .. }) => self.known.forget(name),
-            Err(Failure::Refused(refusal)) if refusal.is_busy() => begins(None),
+            Err(Failure::Refused(refusal)) if refusal.is_busy() => begins(None, None),
             Err(failure) => return Err(failure),
         }
         Ok(())
@@ -201,13 +242,17 @@ impl AzureProvider {
         Ok(Renter::new(self.arm.place()?, &machine.name, &machine.unique))
     }
 
-    fn change_of_machine(&self, name: &str, transition: Transition, machine: &Machine) -> Result<Value, ProviderError> {
-        let id = self.arm.place()?.id("disks", name);
-        if transition == Transition::Detach {
-            return Ok(json!({ "dataDisksToDetach": [{ "diskId": id }] }));
-        }
+    /// A free unit of the machine.
+    fn unit(&self, machine: &Machine) -> Result<u32, ProviderError> {
         let unit = machine.free_unit(self.next_unit.load(Ordering::Relaxed))?;
         self.next_unit.store(unit + 1, Ordering::Relaxed);
+        Ok(unit)
+    }
+
+    /// What attaches a disk at a unit, or detaches it.
+    fn change_of_machine(&self, name: &str, unit: Option<u32>) -> Result<Value, ProviderError> {
+        let id = self.arm.place()?.id("disks", name);
+        let Some(unit) = unit else { return Ok(json!({ "dataDisksToDetach": [{ "diskId": id }] })) };
         // The newest data may be on it when the machine is deleted, and a cache of the host's would lose what was flushed.
         let disk = json!({ "diskId": id, "lun": unit, "caching": "None", "deleteOption": "Detach" });
         Ok(json!({ "dataDisksToAttach": [disk] }))
@@ -261,19 +306,18 @@ impl Provider for AzureProvider {
             Ok((seen.describe(), Change::Identity))
         };
         // Always: a second creation would set what has changed since, such as the tags, to what it was.
-        let (changes, is_pending) = (self.known.changes(), self.known.pending(&name).flatten().is_some());
-        let read = if is_pending { None } else { Some(Arc::new(self.arm.machine()?)) };
-        let seen = read.as_ref().map_or_else(|| self.look(&name), |machine| self.look_at(&name, machine, changes));
-        if let Some(seen) = seen? {
+        if (self.known.pending(&name).flatten().is_some() || self.disk(&name)?.is_some())
+            && let Some(seen) = self.look(&name)?
+        {
             return present(seen);
         }
-        let machine = read.map_or_else(|| self.arm.machine().map(Arc::new), Ok)?;
+        let machine = self.site()?;
         let wanted = wanted.marked(&self.renter(&machine)?)?;
         let body = wanted.body(&machine, &bought);
         match self.arm.create(&name, &body) {
             Ok(Accepted { operation, .. }) => {
                 if operation.is_some() {
-                    self.begins(Doing::Create, operation, &wanted, VolumeState::Creating);
+                    self.begins(Doing::Create, operation, &wanted, None, VolumeState::Creating);
                 }
                 Ok((Seen::under_way(wanted, VolumeState::Creating).describe(), Change::Changed))
             }
@@ -325,7 +369,7 @@ impl Provider for AzureProvider {
             Transition::Attach | Transition::Detach => self.ask_of_machine(name, transition, &seen.disk, read),
             Transition::Delete => self.arm.delete(name).map(|Accepted { operation, is_vain }| {
                 match operation {
-                    Some(_) => self.begins(Doing::Delete, operation, &seen.disk, VolumeState::Deleting),
+                    Some(_) => self.begins(Doing::Delete, operation, &seen.disk, None, VolumeState::Deleting),
                     None => self.known.forget(name),
                 }
                 if is_vain { Change::Identity } else { Change::Changed }
@@ -371,7 +415,7 @@ impl Provider for AzureProvider {
         match self.arm.update(name, &body) {
             Ok(Accepted { operation, .. }) => {
                 if operation.is_some() {
-                    self.begins(Doing::Grow, operation, &seen.disk, seen.state);
+                    self.begins(Doing::Grow, operation, &seen.disk, None, seen.state);
                 }
                 Ok(Change::Changed)
             }
@@ -405,7 +449,7 @@ impl Provider for AzureProvider {
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         self.turns.take(Verb::List)?;
         // Before the disks are read: what ends in between shows there.
-        let machine = Arc::new(self.arm.machine()?);
+        let machine = self.machine()?;
         let (place, here) = (self.arm.place()?, self.here()?);
         let mut disks = self.all(|body| tags::of_body(body, key) == Some(value))?;
         disks.retain(|disk| disk.tags.get(key).is_some_and(|there| there == value));
@@ -428,7 +472,7 @@ impl Provider for AzureProvider {
         if !is_our_id(name) {
             return Err(absent());
         }
-        let renter = if takes_over(key, value) { Some(self.renter(&self.arm.machine()?)?.to_string()) } else { None };
+        let renter = if takes_over(key, value) { Some(self.renter(&*self.site()?)?.to_string()) } else { None };
         let _tagging = self.tagging.lock().unwrap_or_else(PoisonError::into_inner);
         let mut change = Change::Identity;
         for _ in 0..WRITES_MAX {
@@ -440,24 +484,25 @@ impl Provider for AzureProvider {
                 tags::set(&mut wanted, tag::HOST, renter.as_deref())?;
             }
             if wanted == disk.tags {
-                self.retagged(name, &wanted);
+                self.retagged(name, &disk);
                 return Ok(change);
             }
             let is_so = || {
-                Ok::<_, ProviderError>(self.disk(name)?.is_some_and(|disk| disk.tags == wanted && !disk.is_changing))
+                let disk = self.disk(name)?;
+                Ok::<_, ProviderError>(disk.filter(|disk| disk.tags == wanted && !disk.is_changing))
             };
             let is_there = || Ok(self.disk(name)?.is_none_or(|disk| disk.tags == wanted));
             let finished = self.arm.update(name, &json!({ "tags": wanted })).and_then(|accepted| {
                 // They are read in any case, and then nobody has to be asked whether they are set.
                 std::thread::sleep(if accepted.operation.is_some() { FINISHED_LOOK } else { Duration::ZERO });
-                if is_so()? {
-                    return Ok(true);
+                if let Some(disk) = is_so()? {
+                    return Ok(Some(disk));
                 }
-                self.finish(accepted, is_there).map(|()| false)
+                self.finish(accepted, is_there).map(|()| None)
             });
             change = Change::Changed;
-            if finished.map_err(|failure| self.error_of(failure, name, VolumeState::Available))? {
-                self.retagged(name, &wanted);
+            if let Some(disk) = finished.map_err(|failure| self.error_of(failure, name, VolumeState::Available))? {
+                self.retagged(name, &disk);
                 return Ok(change);
             }
         }

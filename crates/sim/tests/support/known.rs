@@ -6,6 +6,9 @@ use surgetank_sim::Family;
 
 /// A bug, and the run in which the search found it.
 pub const RUNS: &[(Bug, Family, u64)] = &[
+    (Bug::FinishHoldsNothing, Family::Overwrites, 235),
+    (Bug::FlushSkipsCache, Family::Superseding, 129),
+    (Bug::PinsIgnored, Family::Superseding, 27),
     (Bug::DataChecksumIgnored, Family::Outages, 744),
     (Bug::IndexBeforeFlush, Family::Overwrites, 326),
     (Bug::DamagedIndexIsEmpty, Family::Errors, 241),
@@ -30,5 +33,5 @@ pub const RUNS: &[(Bug, Family, u64)] = &[
     (Bug::GrowthNotFlushed, Family::CacheGrowth, 444),
     (Bug::OldSizeBelieved, Family::CacheGrowth, 20),
     (Bug::UnusedPartForgotten, Family::CacheGrowth, 2),
-    (Bug::UnseenWritesDurable, Family::Mapped, 414),
+    (Bug::UnseenWritesDurable, Family::Mapped, 993),
 ];

@@ -35,6 +35,7 @@ fn on_gce(does: impl FnOnce(&Host, &Section)) -> Option<Vec<Sent>> {
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn persistent_disks_are_disks_of_a_guest_and_none_is_left() {
     on_gce(Host::cycle);
 }

@@ -42,6 +42,7 @@ fn on_openstack(does: impl FnOnce(&Host, &Section)) -> Option<Vec<String>> {
 }
 
 #[test]
+#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn openstacks_volumes_are_disks_of_a_guest_and_none_is_left() {
     on_openstack(Host::cycle);
 }
