@@ -110,15 +110,13 @@ impl AzureProvider {
                     None => self.look_itself(name),
                 }
             }
-            // Whoever deletes asks again after the lag, and has the disk's own word then.
-            Progress::Ended(Ok(())) if pending.doing == Doing::Delete => {
-                self.known.ends(name, |there| there.is(pending));
-                Ok(None)
-            }
-            // The word of an operation is not taken for what it has done.
+            // The word of an operation is not taken for what it has done. Of a disk that is gone the machine has nothing to say.
             Progress::Ended(Ok(())) => {
                 self.known.ends(name, |there| there.is(pending));
-                self.look_itself(name)
+                match pending.doing {
+                    Doing::Delete if self.disk(name)?.is_none() => Ok(None),
+                    _ => self.look_itself(name),
+                }
             }
             Progress::Ended(Err(refusal)) => self.look_after_failure(name, pending, refusal),
             Progress::Hidden => self.look_without_word(name, pending, changes),

@@ -27,8 +27,8 @@ use crate::account::takes_over;
 use crate::clock::{Clock, SystemClock};
 use crate::cloud::rates::Turns;
 use crate::{
-    Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb,
-    VolumeDescription, VolumeId, VolumeState, decide_growth, tag,
+    Change, CreateVolume, Home, Lag, Provider, ProviderConfig, ProviderError, Transition, Verb, VolumeDescription,
+    VolumeId, VolumeState, decide_growth, tag,
 };
 use account::Renter;
 use arm::{Accepted, Arm, Operation, Progress};

@@ -33,13 +33,13 @@ fn count(sent: &[Sent], call: &str) -> usize {
 
 #[test]
 #[allow(clippy::print_stdout, reason = "calls are counted")]
-fn a_boost_takes_sixteen_calls_and_the_first_one_seventeen() {
+fn a_boost_takes_seventeen_calls_and_the_first_one_eighteen() {
     // The clock stands while the client waits for tags.
     let account = boost::<Azure>(|fake| fake.set_tag_time(Duration::ZERO));
     let sent = account.fake.take_sent();
     println!("{} calls of the first boost", sent.len());
     // Where the machine is, is read once.
-    assert!(sent.len() <= 17, "{} {:?}", sent.len(), calls(&sent));
+    assert!(sent.len() <= 18, "{} {:?}", sent.len(), calls(&sent));
     assert_eq!(account.fake.disks(), 0);
 }
 
