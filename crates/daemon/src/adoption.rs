@@ -12,7 +12,7 @@ use surgetank_policy::fair::Windows;
 
 use crate::clock::Clock;
 use crate::owner::Entry;
-use crate::shard::{Command, Parts, Shard, ShardHandle};
+use crate::shard::{Command, Overhead, Parts, Shard, ShardHandle};
 
 const MIB: u64 = 1 << 20;
 
@@ -87,6 +87,7 @@ fn a_volume_that_the_engine_refuses_does_not_replace_the_one_in_use() {
         engine: Engine::new(config),
         front: Box::new(Writer { silent: eventfd(0, EventfdFlags::CLOEXEC).unwrap(), asked, answered }),
         backing: Box::new(backing),
+        overhead: Overhead::default(),
         windows: Windows::new(Limits::NONE, false),
         clock: Clock::start(),
         events: Box::new(move |event| drop(tell.send(event))),

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Clock;
-use crate::shard::{Parts, Shard};
+use crate::shard::{Overhead, Parts, Shard};
 use crossbeam_channel::Sender;
 use rustix::event::{EventfdFlags, eventfd};
 use surgetank_cache::{Config, Engine};
@@ -154,6 +154,7 @@ fn requests_that_pass_through_allocate_nothing() {
         engine: Engine::new(config),
         front: Box::new(application),
         backing: Box::new(backing),
+        overhead: Overhead::default(),
         windows: Windows::new(Limits::NONE, false),
         clock: Clock::start(),
         events: Box::new(|_| {}),

@@ -16,6 +16,7 @@ use surgetank_policy::fair::Windows;
 use surgetank_policy::{Controller, ResumeAt};
 use surgetank_provider::{Provider, VolumeId};
 use surgetank_rental::mapping::{self, Map};
+use surgetank_rental::read_cache::Level;
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::{OwnerRecord, RentalRecord, Slot};
 
@@ -38,7 +39,7 @@ use crate::owner::{OwnerStore, OwnerThread};
 use crate::providers::Providers;
 use crate::read_caches::{ReadCaches, Served};
 use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
-use crate::shard::{self, Shard};
+use crate::shard::{self, Overhead, Shard};
 use crate::shared::Shared;
 use crate::switching::Switching;
 use crate::timed::TimedProvider;
@@ -325,6 +326,8 @@ impl Starting<'_> {
         let later = matches!(resume, Resume::Recover { .. }) && opened.export.comes_up_when_answered();
         let parts = self.boosting(parts, resume, journal, size)?;
         let export = opened.export;
+        let read_cache = read_caches.iter().find(|served| served.level == Level::First);
+        let backing = (backing, Overhead::of(read_cache.map(|served| served.handle.clone())));
         let shard_parts = self.shard_parts(engine, opened.front, export.clone(), backing, &inbox, &owner_thread);
         let shard = Shard::start(shard_handle, commands, shard_parts).map_err(io)?;
         let reconciler = start_reconciler(parts).map_err(io)?;
@@ -381,7 +384,7 @@ impl Starting<'_> {
         engine: Engine,
         front: Box<dyn surgetank_device::Front>,
         export: Arc<dyn Export>,
-        backing: Box<dyn Volume>,
+        (backing, overhead): (Box<dyn Volume>, Overhead),
         inbox: &Sender<Message>,
         owner_thread: &OwnerThread,
     ) -> shard::Parts {
@@ -391,6 +394,7 @@ impl Starting<'_> {
             engine,
             front,
             backing,
+            overhead,
             windows: Windows::new(self.config.backing_limits, self.config.backing_throttle),
             clock: self.common.clock,
             events: Box::new(move |event| {

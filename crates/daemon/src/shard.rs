@@ -6,6 +6,7 @@
 mod command;
 mod growth;
 mod intake;
+mod overhead;
 mod stopping;
 
 use std::io;
@@ -31,6 +32,7 @@ use intake::{Intake, RequestAnswer};
 use stopping::Stopping;
 
 pub use command::Command;
+pub use overhead::Overhead;
 
 /// Requests taken from the front at a time.
 const RECEIVE_BUDGET: usize = 128;
@@ -122,6 +124,8 @@ pub struct Parts {
     pub front: Box<dyn Front>,
     /// The backing volume.
     pub backing: Box<dyn Volume>,
+    /// Tells its read cache what reads take beyond it.
+    pub overhead: Overhead,
     /// How much the backing volume is given at a time.
     pub windows: Windows,
     /// The clock that all of the device's threads share.
@@ -195,6 +199,7 @@ struct Running {
     engine: Engine,
     front: Box<dyn Front>,
     intake: Intake,
+    overhead: Overhead,
     /// How much the backing volume is given at a time; a caching volume takes what comes.
     windows: Windows,
     volumes: Volumes,
@@ -240,6 +245,7 @@ impl Running {
             engine: parts.engine,
             front: parts.front,
             intake: Intake::new(parts.windows),
+            overhead: parts.overhead,
             windows: parts.windows,
             volumes: Volumes::new(parts.backing),
             buffers: Buffers::default(),
@@ -275,6 +281,7 @@ impl Running {
             }
             let quiet = self.work();
             self.front.flush();
+            self.overhead.sent(|| self.clock.now());
             self.keep_flush_failure();
             self.tell_events();
             self.close_when_idle();
@@ -296,9 +303,11 @@ impl Running {
         if !submissions.is_empty() {
             self.changed();
         }
+        let reads = overhead::reads(&submissions);
         for submission in submissions.drain(..) {
             self.intake.submit(now, submission);
         }
+        self.overhead.received(reads, now, || self.clock.now());
         self.submissions = submissions;
         self.front.take_left(&mut self.left);
         for client in std::mem::take(&mut self.left) {
@@ -316,7 +325,7 @@ impl Running {
         }
     }
 
-    fn answer(&mut self, RequestAnswer { token, result, buffer }: RequestAnswer) {
+    fn answer(&mut self, RequestAnswer { token, result, buffer, .. }: RequestAnswer) {
         self.front.reply(token, result.map_err(errno), buffer);
     }
 
@@ -330,6 +339,7 @@ impl Running {
                 let Some(effect) = self.engine.next_effect() else { break };
                 self.execute(now, effect);
             }
+            self.overhead.polls(now);
             self.volumes.poll(now, &mut self.outcomes);
             if self.outcomes.is_empty() {
                 return true;
@@ -370,6 +380,7 @@ impl Running {
         match self.buffers.remove(request) {
             Some(Origin::Client { request, serial }) => {
                 if let Some(answer) = self.intake.ended(request, serial, result) {
+                    self.overhead.answered(answer.is_read);
                     self.answer(answer);
                 }
             }

@@ -70,6 +70,8 @@ pub(crate) struct Served {
     inbox: Sender<Message>,
     /// Its part of what all share.
     _lease: Option<Lease>,
+    /// Which one it is.
+    pub level: Level,
     /// To ask it.
     pub handle: ReadCacheHandle,
 }
@@ -154,7 +156,7 @@ impl ReadCaches {
         let lease = shares.and_then(|shares| shares.serve((device, level), &mut cache, &handle));
         let gone = |_| "the read cache is not looked after any more: the daemon ends".to_owned();
         inbox.send(Message::Serve(handle.clone())).map_err(gone)?;
-        Ok((Box::new(cache), Some(Served { inbox: inbox.clone(), _lease: lease, handle })))
+        Ok((Box::new(cache), Some(Served { inbox: inbox.clone(), _lease: lease, level, handle })))
     }
 
     /// What a device's boosts have of what read caches share; `None`: as much as their provider rents.

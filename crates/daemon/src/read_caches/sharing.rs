@@ -295,10 +295,12 @@ impl Interval {
         (hit + missed > 0).then(|| missed as f64 / (hit + missed) as f64)
     }
 
-    /// How long hits and misses took.
-    fn waits(&self) -> (Option<Duration>, Option<Duration>) {
+    /// How long hits and misses took, with what reads take beyond the cache.
+    fn waits(&self, overhead: Duration) -> (Option<Duration>, Option<Duration>) {
         let (now, former) = (&self.now.0, &self.former.0);
-        (now.member_reads.since(former.member_reads).mean(), now.backing_reads.since(former.backing_reads).mean())
+        let waits = [(now.member_reads, former.member_reads), (now.backing_reads, former.backing_reads)];
+        let [hits, misses] = waits.map(|(now, former)| Some(now.since(former).mean()? + overhead));
+        (hits, misses)
     }
 
     fn cached(&self) -> Bytes {
@@ -317,6 +319,8 @@ impl Interval {
     /// Of a first level, with the second one beneath it, if that shares.
     fn observed(&self, second: Option<&Self>) -> Observed {
         let reads = self.now.0.reads.since(self.former.0.reads);
+        let overhead = self.now.0.overhead.since(self.former.0.overhead).mean().unwrap_or_default();
+        let latency = reads.mean().map(|mean| mean + overhead);
         let curve = self.now.0.misses.as_ref().filter(|misses| misses.sampled > 0.0).and_then(|misses| {
             let curve = MissCurve::from_measured(&misses.points, Bytes::new(misses.block.into())).ok()?;
             Some((curve, misses.sampled))
@@ -324,15 +328,15 @@ impl Interval {
         Observed {
             curve,
             reads: reads.count,
-            latency: reads.mean(),
+            latency,
             misses: self.misses(),
-            waits: self.waits(),
-            in_flight: reads.total.as_secs_f64() / self.elapsed_s(),
+            waits: self.waits(overhead),
+            in_flight: latency.unwrap_or_default().as_secs_f64() * reads.count as f64 / self.elapsed_s(),
             disk: second.unwrap_or(self).disk(),
             cached: self.cached(),
             second: second.map(|second| Behind {
                 misses: second.misses(),
-                waits: second.waits(),
+                waits: second.waits(overhead),
                 cached: second.cached(),
                 size: Bytes::new(second.now.0.status.size),
             }),

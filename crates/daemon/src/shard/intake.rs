@@ -3,13 +3,14 @@
 
 use surgetank_cache::ReplyError;
 use surgetank_device::{Buffer, BufferSlice, Submission, Token};
-use surgetank_model::{ClientId, Instant, Request, RequestId};
+use surgetank_model::{ClientId, Instant, Operation, Request, RequestId};
 use surgetank_policy::fair::{FairQueue, Piece, Windows};
 
 /// A request whose answer the front waits for.
 #[derive(Debug)]
 struct Asked {
     token: Token,
+    is_read: bool,
     buffer: Option<Buffer>,
     /// Pieces that the engine has.
     out: u32,
@@ -23,6 +24,7 @@ struct Asked {
 #[derive(Debug)]
 pub(super) struct RequestAnswer {
     pub(super) token: Token,
+    pub(super) is_read: bool,
     pub(super) result: Result<(), ReplyError>,
     pub(super) buffer: Option<Buffer>,
 }
@@ -58,7 +60,8 @@ impl Intake {
     /// A client asks for something.
     pub(super) fn submit(&mut self, now: Instant, submission: Submission) {
         let Submission { token, client, operation, offset, length, buffer } = submission;
-        let asked = Some(Asked { token, buffer, out: 0, unfinished: true, result: Ok(()) });
+        let is_read = operation == Operation::Read;
+        let asked = Some(Asked { token, is_read, buffer, out: 0, unfinished: true, result: Ok(()) });
         let name = match self.free.pop() {
             Some(name) => {
                 self.asked[name as usize] = asked;
@@ -113,8 +116,12 @@ impl Intake {
     /// Everything that was not answered.
     pub(super) fn abandon(&mut self) -> Vec<RequestAnswer> {
         let all = self.asked.drain(..).flatten();
-        let answers =
-            all.map(|Asked { token, buffer, .. }| RequestAnswer { token, result: Err(ReplyError::Stopping), buffer });
+        let answers = all.map(|Asked { token, is_read, buffer, .. }| RequestAnswer {
+            token,
+            is_read,
+            result: Err(ReplyError::Stopping),
+            buffer,
+        });
         let answers = answers.collect();
         self.free.clear();
         answers
@@ -123,15 +130,16 @@ impl Intake {
     /// The answer, if no piece is out or to come.
     fn answer(&mut self, request: RequestId) -> Option<RequestAnswer> {
         let place = self.asked.get_mut(request.0 as usize)?;
-        let Asked { token, buffer, result, .. } = place.take_if(|asked| asked.out == 0 && !asked.unfinished)?;
+        let Asked { token, is_read, buffer, result, .. } =
+            place.take_if(|asked| asked.out == 0 && !asked.unfinished)?;
         self.free.push(request.0);
-        Some(RequestAnswer { token, result, buffer })
+        Some(RequestAnswer { token, is_read, result, buffer })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use surgetank_model::{Limits, Operation};
+    use surgetank_model::Limits;
 
     use super::*;
 

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender};
 use surgetank_readcache::{Event, MemberId, Status};
 
 use super::super::remote::{self, Answer, Remote};
+use super::observed::Overhead;
 use super::{Member, Observation};
 
 /// What is asked of a read cache.
@@ -56,6 +57,7 @@ impl Observing {
 pub struct ReadCacheHandle {
     remote: Remote<Ask>,
     hit_bytes: Arc<AtomicU64>,
+    overhead: Arc<Overhead>,
 }
 
 impl fmt::Debug for ReadCacheHandle {
@@ -65,14 +67,19 @@ impl fmt::Debug for ReadCacheHandle {
 }
 
 impl ReadCacheHandle {
-    pub(super) fn new(remote: Remote<Ask>, hit_bytes: Arc<AtomicU64>) -> Self {
-        Self { remote, hit_bytes }
+    pub(super) fn new(remote: Remote<Ask>, hit_bytes: Arc<AtomicU64>, overhead: Arc<Overhead>) -> Self {
+        Self { remote, hit_bytes, overhead }
     }
 
     /// Bytes that were read from the cache, or are about to be. Nobody is woken for that.
     #[must_use]
     pub fn hit_bytes(&self) -> u64 {
         self.hit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many reads have taken so long together in this process before the cache was asked and after it had answered. Nobody is woken for that.
+    pub fn add_overhead(&self, reads: u64, took: Duration) {
+        self.overhead.add(reads, took);
     }
 
     /// Once this is answered, [`ReadCacheHandle::status`] is as of then.

@@ -20,7 +20,7 @@ use surgetank_readcache::io::Action;
 use surgetank_readcache::{Config, Engine, Event, MemberId, Outcome, Rejected, RequestError};
 
 use self::handle::Ask;
-use self::observed::{Began, Watch};
+use self::observed::{Began, Overhead, Watch};
 use self::volumes::Volumes;
 use super::pieces::Requests;
 use super::remote::{self, Command, Inbox};
@@ -57,6 +57,8 @@ pub struct ReadCacheVolume {
     reads: Times,
     /// For the handle.
     hit_bytes: Arc<AtomicU64>,
+    /// From the handle.
+    overhead: Arc<Overhead>,
 }
 
 impl fmt::Debug for ReadCacheVolume {
@@ -90,8 +92,9 @@ impl ReadCacheVolume {
             watch: None,
             reads: Times::default(),
             hit_bytes: Arc::default(),
+            overhead: Arc::default(),
         };
-        let handle = ReadCacheHandle::new(remote, cache.hit_bytes.clone());
+        let handle = ReadCacheHandle::new(remote, cache.hit_bytes.clone(), cache.overhead.clone());
         Ok((cache, handle))
     }
 
@@ -180,7 +183,7 @@ impl ReadCacheVolume {
         let (member_reads, backing_reads) = self.volumes.reads();
         let status = self.engine.status();
         let misses = self.watch.as_mut().and_then(|watch| watch.end_interval(self.engine.block()));
-        Observation { status, reads: self.reads, member_reads, backing_reads, misses }
+        Observation { status, reads: self.reads, overhead: self.overhead.times(), member_reads, backing_reads, misses }
     }
 
     fn add(&mut self, member: Member) -> Result<(), Rejected> {

@@ -1,5 +1,6 @@
 //! What a read cache shows to whoever decides how large it may be.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use surgetank_model::{Instant, Operation, RequestId};
@@ -39,6 +40,27 @@ impl Times {
     }
 }
 
+/// Times that another thread adds up.
+#[derive(Debug, Default)]
+pub(super) struct Overhead {
+    reads: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Overhead {
+    pub fn add(&self, reads: u64, took: Duration) {
+        self.reads.fetch_add(reads, Ordering::Relaxed);
+        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// One read more or less does not count.
+    pub fn times(&self) -> Times {
+        let (reads, nanoseconds) = (self.reads.load(Ordering::Relaxed), self.nanoseconds.load(Ordering::Relaxed));
+        Times { count: reads, total: Duration::from_nanos(nanoseconds) }
+    }
+}
+
 /// What would miss in caches of other sizes, of what was read lately.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Misses {
@@ -57,6 +79,8 @@ pub struct Observation {
     pub status: Status,
     /// Reads, from submission to answer.
     pub reads: Times,
+    /// What reads took in this process before that and after it, as far as it was told.
+    pub overhead: Times,
     /// Reads of members for them: what a hit waits for.
     pub member_reads: Times,
     /// Reads of the backing volume for them: what a miss waits for.
