@@ -54,8 +54,10 @@ pub struct Observed {
     pub curve: Option<(MissCurve, f64)>,
     /// Reads that were answered.
     pub reads: u64,
-    /// How long they took on average.
+    /// How long they took on average, as the cache sees it.
     pub latency: Option<Duration>,
+    /// What they take beyond that in the process that has the cache, whatever its size.
+    pub overhead: Duration,
     /// The part of what was read that the cache did not have.
     pub misses: Option<f64>,
     /// How long hits wait for the cache, and misses for the disk.
@@ -106,6 +108,14 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// All of it with what reads take beyond the cache.
+    fn with(self, overhead: Duration) -> Self {
+        let Self { latency, expected, fair, bound } = self;
+        let [latency, expected, fair, bound] =
+            [latency, expected, fair, bound].map(|time| time.saturating_add(overhead));
+        Self { latency, expected, fair, bound }
+    }
+
     /// Whether the promise was kept.
     #[must_use]
     pub fn slo_met(&self) -> bool {
@@ -217,13 +227,15 @@ impl Sharing {
     /// How one fared in the last interval in which it read enough.
     #[must_use]
     pub fn verdict(&self, name: &str) -> Option<Verdict> {
-        self.members.get(name)?.verdict
+        let member = self.members.get(name)?;
+        member.verdict.map(|verdict| verdict.with(member.overhead))
     }
 
     /// What the reads of one are expected to take in the interval that runs.
     #[must_use]
     pub fn predicted(&self, name: &str) -> Option<Duration> {
-        self.members.get(name)?.predicted
+        let member = self.members.get(name)?;
+        member.predicted.map(|predicted| predicted + member.overhead)
     }
 
     /// Intervals that have ended.

@@ -193,6 +193,7 @@ impl Device {
             latency: reads.mean(),
             misses: ended[0].0,
             waits: waits(0),
+            overhead: Duration::ZERO,
             in_flight: reads.1.as_secs_f64() / elapsed,
             disk,
             cached: cached[0],

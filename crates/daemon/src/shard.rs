@@ -281,7 +281,7 @@ impl Running {
             }
             let quiet = self.work();
             self.front.flush();
-            self.overhead.sent(|| self.clock.now());
+            self.overhead.sent(quiet, || self.clock.now());
             self.keep_flush_failure();
             self.tell_events();
             self.close_when_idle();

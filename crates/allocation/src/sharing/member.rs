@@ -149,6 +149,8 @@ pub(super) struct Member {
     pub known: Option<Known>,
     pub violations: u32,
     pub verdict: Option<Verdict>,
+    /// What its reads take beyond the cache, which no share changes: times of this member are without it.
+    pub overhead: Duration,
     /// What its reads are to take in the interval that runs, with the share that is planned.
     pub predicted: Option<Duration>,
     /// Whether its device is served over its cache. If not, nobody tells the cache its limit.
@@ -167,6 +169,7 @@ impl Member {
             known: None,
             violations: 0,
             verdict: None,
+            overhead: Duration::ZERO,
             predicted: None,
             is_served: false,
             former: <(Shares, Shares)>::default(),
@@ -196,6 +199,10 @@ impl Member {
         let smooth = |new: Option<Duration>, former: Option<Duration>| match (new, former) {
             (Some(new), Some(former)) => Some(former.mul_f64(1.0 - weight) + new.mul_f64(weight)),
             (new, former) => new.or(former),
+        };
+        self.overhead = match former {
+            Some(_) => self.overhead.mul_f64(1.0 - weight) + observed.overhead.mul_f64(weight),
+            None => observed.overhead,
         };
         // What the first level misses waits for the second one, where it is asked.
         let (hit, (second, miss)) = match &observed.second {
@@ -250,7 +257,7 @@ impl Member {
                 Slo::AboveFair(above) => {
                     Duration::try_from_secs_f64(fair.as_secs_f64() * (1.0 + above)).unwrap_or(Duration::MAX)
                 }
-                Slo::Latency(bound) => bound,
+                Slo::Latency(bound) => self.of_cache(bound),
             };
             let verdict =
                 Verdict { latency, expected: self.predicted.unwrap_or_else(|| known.latency(limit)), fair, bound };
@@ -264,6 +271,11 @@ impl Member {
             }
         }
         self.known = Some(known);
+    }
+
+    /// What of a bound on reads is left for the cache.
+    fn of_cache(&self, bound: Duration) -> Duration {
+        bound.saturating_sub(self.overhead).max(Duration::from_nanos(1))
     }
 
     pub fn application(&self, name: &str, fair: Shares) -> Option<Application> {
@@ -285,7 +297,7 @@ impl Member {
         let margin_max = match self.sharer.slo {
             Slo::AboveFair(above) => above / (1.0 + above) / 2.0,
             // Where the fair share holds the bound by the estimate, too few samples do not make that infeasible.
-            Slo::Latency(bound) => match 1.0 - known.latency(fair).div_duration_f64(bound) {
+            Slo::Latency(bound) => match 1.0 - known.latency(fair).div_duration_f64(self.of_cache(bound)) {
                 left if left > 0.0 => left,
                 _ => 1.0,
             },

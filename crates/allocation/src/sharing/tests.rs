@@ -37,6 +37,7 @@ fn observed(curve: &MissCurve, limit: Bytes, factor: f64) -> Observed {
         latency: Some(latency),
         misses: Some(misses),
         waits: (Some(hit), Some(miss)),
+        overhead: Duration::ZERO,
         in_flight: 1.0,
         disk: None,
         cached: limit,
@@ -80,6 +81,35 @@ fn who_gains_from_cache_gets_it_and_nobody_is_above_the_bound() {
 }
 
 #[test]
+fn what_reads_take_beyond_the_cache_is_told_and_changes_no_share() {
+    let beyond = Duration::from_micros(300);
+    let run = |slo, overhead| {
+        let mut sharing = sharing(slo);
+        let (hot, scan) = (curve(&[(50, 0.9), (150, 0.1), (160, 0.1)]), curve(&[(1000, 0.9)]));
+        for _ in 0..6 {
+            let of = |name: &str, curve| {
+                (name.to_owned(), Observed { overhead, ..observed(curve, sharing.limit(Level::First, name), 1.0) })
+            };
+            sharing.end_interval(&BTreeMap::from([of("a", &hot), of("b", &scan)]));
+            settle(&mut sharing);
+        }
+        sharing
+    };
+    let relative = [Duration::ZERO, beyond].map(|overhead| run(Slo::AboveFair(0.05), overhead));
+    // A bound on both leaves that much less for the cache.
+    let bound = Duration::from_millis(12);
+    let absolute = [run(Slo::Latency(bound), Duration::ZERO), run(Slo::Latency(bound + beyond), beyond)];
+    for [without, with] in [relative, absolute] {
+        for name in ["a", "b"] {
+            assert_eq!(with.limit(Level::First, name), without.limit(Level::First, name));
+            let more = without.verdict(name).unwrap().with(beyond);
+            assert_eq!(with.verdict(name), Some(more));
+            assert_eq!(with.predicted(name), Some(without.predicted(name).unwrap() + beyond));
+        }
+    }
+}
+
+#[test]
 fn one_that_reads_nothing_keeps_its_fair_share() {
     let mut sharing = sharing(Slo::AboveFair(0.05));
     let hot = curve(&[(50, 0.9), (300, 0.0)]);
@@ -90,6 +120,7 @@ fn one_that_reads_nothing_keeps_its_fair_share() {
         latency: None,
         misses: None,
         waits: (None, None),
+        overhead: Duration::ZERO,
         in_flight: 0.0,
         disk: None,
         cached: mib(0),
@@ -193,6 +224,7 @@ fn a_disk_that_has_no_queue_now_is_known_to_have_one_with_another_share() {
             latency: Some(latency),
             misses: Some(misses),
             waits: (Some(Duration::from_micros(100)), Some(wait)),
+            overhead: Duration::ZERO,
             in_flight: 1.0,
             disk: Some(disk),
             cached: limit,
@@ -231,6 +263,7 @@ fn a_reader_that_pauses_is_predicted_with_a_share_at_which_nothing_waits_and_wit
             latency: Some(cycle - pause),
             misses: Some(misses),
             waits: (Some(hit), Some(wait)),
+            overhead: Duration::ZERO,
             in_flight: (cycle - pause).div_duration_f64(cycle),
             disk: Some(Disk { busy, utilization: busy.mul_f64(misses).div_duration_f64(cycle) }),
             cached: limit,
@@ -430,6 +463,7 @@ impl TwoLevels {
             latency: Some(latency),
             misses: Some(missed),
             waits: (Some(self.times[0]), None),
+            overhead: Duration::ZERO,
             in_flight: 1.0,
             disk: Some(Disk { busy: self.busy, utilization: self.busy.mul_f64(both).div_duration_f64(latency) }),
             cached: shares[0],

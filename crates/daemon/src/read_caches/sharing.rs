@@ -295,12 +295,16 @@ impl Interval {
         (hit + missed > 0).then(|| missed as f64 / (hit + missed) as f64)
     }
 
-    /// How long hits and misses took, with what reads take beyond the cache.
-    fn waits(&self, overhead: Duration) -> (Option<Duration>, Option<Duration>) {
+    /// What a read takes in this process beyond the cache.
+    fn overhead(&self) -> Duration {
+        let parts = self.now.0.overhead.iter().zip(&self.former.0.overhead);
+        parts.filter_map(|(now, former)| now.since(*former).mean()).sum()
+    }
+
+    /// How long hits and misses took.
+    fn waits(&self) -> (Option<Duration>, Option<Duration>) {
         let (now, former) = (&self.now.0, &self.former.0);
-        let waits = [(now.member_reads, former.member_reads), (now.backing_reads, former.backing_reads)];
-        let [hits, misses] = waits.map(|(now, former)| Some(now.since(former).mean()? + overhead));
-        (hits, misses)
+        (now.member_reads.since(former.member_reads).mean(), now.backing_reads.since(former.backing_reads).mean())
     }
 
     fn cached(&self) -> Bytes {
@@ -319,8 +323,6 @@ impl Interval {
     /// Of a first level, with the second one beneath it, if that shares.
     fn observed(&self, second: Option<&Self>) -> Observed {
         let reads = self.now.0.reads.since(self.former.0.reads);
-        let overhead = self.now.0.overhead.since(self.former.0.overhead).mean().unwrap_or_default();
-        let latency = reads.mean().map(|mean| mean + overhead);
         let curve = self.now.0.misses.as_ref().filter(|misses| misses.sampled > 0.0).and_then(|misses| {
             let curve = MissCurve::from_measured(&misses.points, Bytes::new(misses.block.into())).ok()?;
             Some((curve, misses.sampled))
@@ -328,15 +330,16 @@ impl Interval {
         Observed {
             curve,
             reads: reads.count,
-            latency,
+            latency: reads.mean(),
+            overhead: self.overhead(),
             misses: self.misses(),
-            waits: self.waits(overhead),
-            in_flight: latency.unwrap_or_default().as_secs_f64() * reads.count as f64 / self.elapsed_s(),
+            waits: self.waits(),
+            in_flight: reads.total.as_secs_f64() / self.elapsed_s(),
             disk: second.unwrap_or(self).disk(),
             cached: self.cached(),
             second: second.map(|second| Behind {
                 misses: second.misses(),
-                waits: second.waits(overhead),
+                waits: second.waits(),
                 cached: second.cached(),
                 size: Bytes::new(second.now.0.status.size),
             }),

@@ -1,10 +1,9 @@
-//! What reads take in this process beyond their read cache: from the moment at which requests are taken until the engine has them, and from the
-//! cache's answer until it is sent. The cache does not see that, and whoever reads waits for it as well.
-
-use std::time::Duration;
+//! What reads take in this process beyond their read cache: from the moment at which requests are taken until they are queued, and from the
+//! cache's answer until it is sent. The cache does not see that, and whoever reads waits for it as well. What waits in the queue for its turn is
+//! not in it: there it waits for others, and not for this process.
 
 use surgetank_device::Submission;
-use surgetank_device::volume::read_cache::ReadCacheHandle;
+use surgetank_device::volume::read_cache::{ReadCacheHandle, Times};
 use surgetank_model::{Instant, Operation};
 
 /// See the module.
@@ -12,13 +11,11 @@ use surgetank_model::{Instant, Operation};
 pub struct Overhead {
     /// The cache that is told; `None`: nothing is measured.
     cache: Option<ReadCacheHandle>,
-    /// When the volumes were last asked what has ended, since answers were sent.
+    /// When the volumes were last asked what has ended; `None`: their answers are sent.
     ended_at: Option<Instant>,
+    before: Times,
     /// Reads whose answers are not sent, and the sum of the times at which they ended.
-    answered: u32,
-    ends: Duration,
-    /// What reads have taken before the engine had them.
-    before: Duration,
+    answered: Times,
 }
 
 /// How many of them are reads.
@@ -35,7 +32,8 @@ impl Overhead {
     /// So many reads were taken from the front since `began`.
     pub(super) fn received(&mut self, reads: u32, began: Instant, now: impl FnOnce() -> Instant) {
         if self.cache.is_some() && reads > 0 {
-            self.before += now().since(began) * reads;
+            self.before.count += u64::from(reads);
+            self.before.total += now().since(began) * reads;
         }
     }
 
@@ -47,24 +45,30 @@ impl Overhead {
     /// A request was answered. What no volume had to do with is not looked at.
     pub(super) fn answered(&mut self, is_read: bool) {
         if let Some(ended_at) = self.ended_at.filter(|_| is_read && self.cache.is_some()) {
-            self.answered += 1;
-            self.ends += ended_at.since(Instant::ZERO);
+            self.answered.count += 1;
+            self.answered.total += ended_at.since(Instant::ZERO);
         }
     }
 
-    /// What was answered is sent.
-    pub(super) fn sent(&mut self, now: impl FnOnce() -> Instant) {
-        self.ended_at = None;
-        if let Some(cache) = self.cache.as_ref().filter(|_| self.answered > 0) {
-            let after = (now().since(Instant::ZERO) * self.answered).saturating_sub(self.ends);
-            cache.add_overhead(self.answered.into(), self.before + after);
-            (self.answered, self.ends, self.before) = (0, Duration::ZERO, Duration::ZERO);
+    /// What was answered is sent; and if `is_all`, nothing that has ended is left.
+    pub(super) fn sent(&mut self, is_all: bool, now: impl FnOnce() -> Instant) {
+        if is_all {
+            self.ended_at = None;
+        }
+        if let Some(cache) = self.cache.as_ref().filter(|_| self.answered.count > 0) {
+            let Times { count, total } = std::mem::take(&mut self.answered);
+            // No loop answers so many.
+            let sent = now().since(Instant::ZERO) * u32::try_from(count).unwrap_or(u32::MAX);
+            let after = Times { count, total: sent.saturating_sub(total) };
+            cache.add_overhead(std::mem::take(&mut self.before), after);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use surgetank_device::Volume;
     use surgetank_device::volume::MemoryVolume;
     use surgetank_device::volume::read_cache::ReadCacheVolume;
@@ -80,18 +84,22 @@ mod tests {
         let (mut cache, handle) = ReadCacheVolume::new(Box::new(backing), Config::new(8 * MIB, 512)).unwrap();
         let at = |microseconds| Instant::ZERO + Duration::from_micros(microseconds);
         let mut overhead = Overhead::of(Some(handle.clone()));
-        overhead.received(2, at(1000), || at(1010));
+        overhead.received(3, at(1000), || at(1010));
         // One is answered by nobody's volume, and one is no read.
         overhead.answered(true);
         overhead.polls(at(1100));
-        for is_read in [true, false, true] {
+        for is_read in [true, false] {
             overhead.answered(is_read);
         }
-        overhead.sent(|| at(1130));
-        overhead.sent(|| unreachable!("nothing was answered"));
+        overhead.sent(false, || at(1130));
+        // What ended in the same moment and is answered later.
+        overhead.answered(true);
+        overhead.sent(true, || at(1150));
+        overhead.answered(true);
+        overhead.sent(true, || unreachable!("nothing was answered"));
         let observing = handle.observe();
         cache.poll(at(1200), &mut Vec::new());
-        let told = observing.wait(Duration::ZERO).unwrap().overhead;
-        assert_eq!((told.count, told.total), (2, Duration::from_micros(2 * 10 + 2 * 30)));
+        let told = observing.wait(Duration::ZERO).unwrap().overhead.map(|times| (times.count, times.total));
+        assert_eq!(told, [(3, Duration::from_micros(3 * 10)), (2, Duration::from_micros(30 + 50))]);
     }
 }

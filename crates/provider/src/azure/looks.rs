@@ -135,11 +135,20 @@ impl AzureProvider {
         if !tells {
             return Ok(None);
         }
-        // Who may not read the disk may be told by the operation.
-        let Ok(Some(disk)) = self.disk(name) else { return Ok(None) };
+        let disk = match self.disk(name) {
+            Ok(Some(disk)) => disk,
+            // Who wants fewer calls gets no others.
+            Err(error @ ProviderError::Throttled { .. }) => return Err(error),
+            // Who may not read the disk may be told by the operation.
+            Ok(None) | Err(_) => return Ok(None),
+        };
         let seen = Seen::alone(disk, &self.here()?, pending.unit);
-        // Where a new disk is that a machine has already, that machine says.
-        if !pending.is_done(Some(&seen)) || (pending.doing == Doing::Create && seen.disk.machine.is_some()) {
+        // Where a new disk is that a machine has already, that machine says. An attach may yet fail while the disk is being changed.
+        let is_told_elsewhere = match pending.doing {
+            Doing::Create => seen.disk.machine.is_some(),
+            _ => pending.doing == Doing::Attach && seen.disk.is_changing,
+        };
+        if !pending.is_done(Some(&seen)) || is_told_elsewhere {
             return Ok(None);
         }
         self.known.ends(name, |there| there.is(pending));

@@ -15,7 +15,7 @@ mod machine;
 mod tags;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -50,8 +50,6 @@ pub struct AzureProvider {
     clock: Arc<dyn Clock>,
     turns: Turns,
     known: Known,
-    /// This machine as it was first read.
-    site: OnceLock<Arc<Machine>>,
     /// The unit from which a free one is looked for.
     next_unit: AtomicU32,
     /// Held while tags are read and written, as Azure takes all of a disk's at once.
@@ -95,7 +93,7 @@ impl AzureProvider {
         let turns = Turns::new("Azure", "[provider.azure]", config.reads_per_s, config.writes_per_s);
         let (known, next_unit, tagging, turning) =
             (Known::default(), AtomicU32::new(0), Mutex::default(), Mutex::default());
-        Ok(Self { config, arm, clock, turns, known, site: OnceLock::new(), next_unit, tagging, turning })
+        Ok(Self { config, arm, clock, turns, known, next_unit, tagging, turning })
     }
 
     /// The id of this machine.
@@ -155,16 +153,9 @@ impl AzureProvider {
         });
     }
 
-    /// This machine, as it is now.
+    /// This machine.
     fn machine(&self) -> Result<Arc<Machine>, ProviderError> {
-        let machine = Arc::new(self.arm.machine()?);
-        let _ = self.site.set(Arc::clone(&machine));
-        Ok(machine)
-    }
-
-    /// This machine as it was first read, for where it is and which one it is: that stays.
-    fn site(&self) -> Result<Arc<Machine>, ProviderError> {
-        self.site.get().map_or_else(|| self.machine(), |machine| Ok(Arc::clone(machine)))
+        self.arm.machine().map(Arc::new)
     }
 
     /// One at a time reads the machine and asks for a change of it.
@@ -306,12 +297,13 @@ impl Provider for AzureProvider {
             Ok((seen.describe(), Change::Identity))
         };
         // Always: a second creation would set what has changed since, such as the tags, to what it was.
-        if (self.known.pending(&name).flatten().is_some() || self.disk(&name)?.is_some())
-            && let Some(seen) = self.look(&name)?
-        {
+        let (changes, is_pending) = (self.known.changes(), self.known.pending(&name).flatten().is_some());
+        let read = if is_pending { None } else { Some(self.machine()?) };
+        let seen = read.as_ref().map_or_else(|| self.look(&name), |machine| self.look_at(&name, machine, changes));
+        if let Some(seen) = seen? {
             return present(seen);
         }
-        let machine = self.site()?;
+        let machine = read.map_or_else(|| self.machine(), Ok)?;
         let wanted = wanted.marked(&self.renter(&machine)?)?;
         let body = wanted.body(&machine, &bought);
         match self.arm.create(&name, &body) {
@@ -472,7 +464,7 @@ impl Provider for AzureProvider {
         if !is_our_id(name) {
             return Err(absent());
         }
-        let renter = if takes_over(key, value) { Some(self.renter(&*self.site()?)?.to_string()) } else { None };
+        let renter = if takes_over(key, value) { Some(self.renter(&self.arm.machine()?)?.to_string()) } else { None };
         let _tagging = self.tagging.lock().unwrap_or_else(PoisonError::into_inner);
         let mut change = Change::Identity;
         for _ in 0..WRITES_MAX {

@@ -20,7 +20,7 @@ fn whatever_answers_in_place_of_azure_says_nothing_of_a_disk() {
     let account = Account::new(Settings::default());
     let hurried = account.open_as(AzureConfig { timeout: Span(Duration::from_secs(1)), ..account.config() });
     let unavailable = "Azure says: The service is unavailable";
-    foreign_answers_say_nothing(&account, &hurried, unavailable, &["virtualMachines.get"], "disks.get");
+    foreign_answers_say_nothing(&account, &hurried, unavailable, &["virtualMachines.get"], "virtualMachines.get");
     foreign_answers_say_nothing(&account, &hurried, unavailable, &["disks.get", "disks.list"], "disks.get");
     let provider = account.open();
     let id = account.made(&provider, "a");

@@ -5,6 +5,7 @@ pub mod ledger;
 pub mod log;
 pub mod witness;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -358,6 +359,14 @@ impl Group {
     /// How many volumes are not ours.
     pub fn foreign(&self) -> usize {
         self.foreign.len()
+    }
+
+    /// Those volumes that are ours, and the calls of the last daemons that name them.
+    pub fn left_of(&self, there: BTreeSet<String>) -> BTreeMap<String, Vec<String>> {
+        let calls = std::fs::read_to_string(self.machine.path("calls")).unwrap_or_default();
+        let ours = there.into_iter().filter(|id| self.foreign.iter().all(|volume| volume.id.0 != *id));
+        let named = |id: &str| calls.lines().filter(|line| line.contains(id)).map(str::to_owned).collect();
+        ours.map(|id| (id.clone(), named(&id))).collect()
     }
 
     /// How many volumes there are, as the local provider's directory says.

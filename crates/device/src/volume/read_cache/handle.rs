@@ -10,7 +10,7 @@ use surgetank_readcache::{Event, MemberId, Status};
 
 use super::super::remote::{self, Answer, Remote};
 use super::observed::Overhead;
-use super::{Member, Observation};
+use super::{Member, Observation, Times};
 
 /// What is asked of a read cache.
 pub(super) enum Ask {
@@ -77,9 +77,9 @@ impl ReadCacheHandle {
         self.hit_bytes.load(Ordering::Relaxed)
     }
 
-    /// So many reads have taken so long together in this process before the cache was asked and after it had answered. Nobody is woken for that.
-    pub fn add_overhead(&self, reads: u64, took: Duration) {
-        self.overhead.add(reads, took);
+    /// What reads have taken in this process before they were queued and after the cache had answered. Nobody is woken for that.
+    pub fn add_overhead(&self, before: Times, after: Times) {
+        self.overhead.add(before, after);
     }
 
     /// Once this is answered, [`ReadCacheHandle::status`] is as of then.

@@ -40,24 +40,31 @@ impl Times {
     }
 }
 
-/// Times that another thread adds up.
+/// Times of reads before the cache and after it, which whoever asks it adds up.
 #[derive(Debug, Default)]
-pub(super) struct Overhead {
-    reads: AtomicU64,
+pub(super) struct Overhead([Sum; 2]);
+
+#[derive(Debug, Default)]
+struct Sum {
+    count: AtomicU64,
     nanoseconds: AtomicU64,
 }
 
 impl Overhead {
-    pub fn add(&self, reads: u64, took: Duration) {
-        self.reads.fetch_add(reads, Ordering::Relaxed);
-        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    pub fn add(&self, before: Times, after: Times) {
+        for (sum, times) in self.0.iter().zip([before, after]) {
+            sum.count.fetch_add(times.count, Ordering::Relaxed);
+            let nanoseconds = u64::try_from(times.total.as_nanos()).unwrap_or(u64::MAX);
+            sum.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        }
     }
 
     /// One read more or less does not count.
-    pub fn times(&self) -> Times {
-        let (reads, nanoseconds) = (self.reads.load(Ordering::Relaxed), self.nanoseconds.load(Ordering::Relaxed));
-        Times { count: reads, total: Duration::from_nanos(nanoseconds) }
+    pub fn times(&self) -> [Times; 2] {
+        self.0.each_ref().map(|Sum { count, nanoseconds }| Times {
+            count: count.load(Ordering::Relaxed),
+            total: Duration::from_nanos(nanoseconds.load(Ordering::Relaxed)),
+        })
     }
 }
 
@@ -79,8 +86,8 @@ pub struct Observation {
     pub status: Status,
     /// Reads, from submission to answer.
     pub reads: Times,
-    /// What reads took in this process before that and after it, as far as it was told.
-    pub overhead: Times,
+    /// What reads took in this process before they were queued, and after they were answered, as far as it was told.
+    pub overhead: [Times; 2],
     /// Reads of members for them: what a hit waits for.
     pub member_reads: Times,
     /// Reads of the backing volume for them: what a miss waits for.
