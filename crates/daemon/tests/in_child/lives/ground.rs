@@ -30,6 +30,8 @@ pub struct Pace {
     pub passes: u64,
     /// How many times as often calls meet faults as the local provider's.
     pub faults: f64,
+    /// A creation that is repeated may make a second volume. Where a name follows from the token there is none; there the network repeats calls.
+    pub has_twins: bool,
     /// How long a step of a rental may take, and after which pauses it is tried again.
     pub step: Duration,
     pub retry: (Duration, Duration),
@@ -61,6 +63,7 @@ impl Pace {
                 generation: (ms(200), ms(1000)),
                 passes: 16,
                 faults: 1.0,
+                has_twins: true,
                 step: ms(150),
                 retry: (ms(5), ms(20)),
                 settle: TIMEOUT,
@@ -78,6 +81,7 @@ impl Pace {
             passes: 32,
             // A boost waits for a volume by so many looks that few would else come to its use.
             faults: 0.05,
+            has_twins: !matches!(provider, "gce" | "azure"),
             step: ms(10_000),
             retry: (ms(100), ms(400)),
             settle: TIMEOUT * 4,

@@ -82,7 +82,8 @@ impl Counted {
     }
 }
 
-fn rates(mode: Mode, seed: u64, times: f64) -> FaultRates {
+fn rates(mode: Mode, seed: u64, pace: Pace) -> FaultRates {
+    let times = pace.faults;
     let calm = FaultRates { seed, ..FaultRates::default() };
     let usual = FaultRates {
         fail_before: 0.06 * times,
@@ -102,7 +103,8 @@ fn rates(mode: Mode, seed: u64, times: f64) -> FaultRates {
         Mode::Strict | Mode::Bill => usual,
         Mode::Wild => {
             let unknown_for = Span(Duration::from_millis(30));
-            FaultRates { twice: 0.06 * times, stale: 0.3, unknown: 0.02 * times, unknown_for, ..usual }
+            let twice = if pace.has_twins { 0.06 * times } else { 0.0 };
+            FaultRates { twice, stale: 0.3, unknown: 0.02 * times, unknown_for, ..usual }
         }
     }
 }
@@ -136,7 +138,7 @@ impl Witness {
             TOKEN_AT_HAND.with_borrow(|token| told.line(&["fault", token, &what]));
         };
         let faulty = Faulty::new(counted, Arc::new(SystemClock));
-        let inner = faulty.with_rates(rates(mode, seed, pace.faults)).with_observer(Box::new(observer));
+        let inner = faulty.with_rates(rates(mode, seed, pace)).with_observer(Box::new(observer));
         let chance = if mode == Mode::Settle { 0.0 } else { 0.03 };
         Self { inner, log, stays, hangs: Mutex::new((chance, Random::from_seed(!seed))) }
     }
