@@ -26,7 +26,7 @@ PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache
 # What finds them there passes without a bug, as `test-pool` has seen.
 FOUND_WITHOUT := --skip kept:: --skip room:: --skip sharing:: --skip sparse::
 
-.PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-daemon test-pool test-simulation sim soak fuzz bench lab lives bench-peers bench-arrays bench-pool pool-programs cloud-aws cloud-gce cloud-azure cloud-openstack cuts outages replay systemd lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-daemon test-pool test-simulation sim soak fuzz bench lab lives bench-peers bench-arrays bench-pool pool-programs pool-slurm cloud-aws cloud-gce cloud-azure cloud-openstack cuts outages replay systemd lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s; ARGS=--array: volumes on burst credits; --pool: a staging pool)'
@@ -41,6 +41,7 @@ help:
 	@echo 'make bench-arrays  mdadm'\''s array, lvmcache and ours in one guest (ARGS=--quick: three minutes in place of ten)'
 	@echo 'make bench-pool  a checkpoint into a staging pool, SeaweedFS, JuiceFS, MooseFS and GlusterFS over throttled servers (ARGS="256 3 64": theirs on disks of 64 MiB/s)'
 	@echo 'make pool-programs  torch, h5py, Orbax, LAMMPS, pjdfstest, fio and others on a mounted pool (ARGS="torch h5py": these alone)'
+	@echo 'make pool-slurm  jobs with #BB_LUA lines under a Slurm of its own, over staging pools (ARGS=--planted: with bugs that it must find)'
 	@echo 'make cloud-aws CONFIG=FILE  the provider'"'"'s contract and a burst on your account, for at most 0.10 USD; also cloud-gce, cloud-azure, cloud-openstack (TYPE=NAME: another volume type)'
 	@echo 'make reproduce  the papers'"'"' bonnie++ and LAMMPS on slow, fast and elastic disks in one guest (ARGS=--full: hours)'
 	@echo 'make cuts     guests killed in every phase over disks that lose what was not flushed (ARGS="--cuts 8")'
@@ -64,6 +65,7 @@ demo:
 test:
 	@scripts/setup test
 	@$(MAKE) --no-print-directory lint
+	scripts/slurm/functions
 	$(CARGO) test --workspace --doc
 	$(CARGO) test --workspace --lib --bins --tests --examples --no-run
 	$(CARGO) test $(PLANTED) --no-run
@@ -137,6 +139,11 @@ pool-programs:
 	@scripts/setup programs
 	$(CARGO) build --release --package surgetank-cli
 	scripts/pool-programs $(ARGS)
+
+pool-slurm:
+	@scripts/setup slurm
+	$(CARGO) build --release --package surgetank-cli
+	scripts/pool-slurm $(ARGS)
 
 # On the machine that rents, with its [provider.…] section. What a run leaves that was interrupted, the next one deletes.
 cloud-aws cloud-gce cloud-azure cloud-openstack:

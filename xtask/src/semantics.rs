@@ -1,7 +1,7 @@
 //! `docs/SEMANTICS.md` and `docs/THREATS.md`: every promise names its tests, and they exist.
 //!
 //! A promise is a heading of level 3. Its section has a line that begins with `Tests:` and names at least one test
-//! as `` `path/of/file.rs::test_name` ``, on that line or the lines of its paragraph.
+//! as `` `path/of/file.rs::test_name` ``, on that line or the lines of its paragraph. Tests in scripts are functions of the shell, or members of `tests` in Lua.
 
 use crate::finding::Finding;
 use crate::tree::Tree;
@@ -61,10 +61,15 @@ fn promises(text: &str) -> Vec<Promise> {
     promises
 }
 
-/// Whether `path::name` is a function of that name in that file, as `fn name(`.
+/// Whether `path::name` is a function of that name in that file.
 fn exists(tree: &Tree, test: &str) -> bool {
     let Some((path, name)) = test.rsplit_once("::") else { return false };
-    tree.file(path).is_some_and(|file| file.text.contains(&format!("fn {name}(")))
+    let begin = match path.rsplit_once('.') {
+        Some((_, "rs")) => format!("fn {name}("),
+        Some((_, "lua")) => format!("\nfunction tests.{name}("),
+        _ => format!("\n{name}() {{"),
+    };
+    tree.file(path).is_some_and(|file| file.text.contains(&begin))
 }
 
 #[cfg(test)]
@@ -102,6 +107,16 @@ mod tests {
         let found = findings("### Flush\nTests: `crates/cache/tests/crash.rs::flushed_data`\n");
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("which is not there"), "{}", found[0]);
+    }
+
+    #[test]
+    fn tests_in_scripts_are_found() {
+        let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
+        let shell = file("scripts/all", "#!/bin/sh\njobs_end() {\n}\ntests=(jobs_end none)\n");
+        let lua = file("scripts/all.lua", "local tests = {}\nfunction tests.lines_are_read()\nend\n");
+        let tree = Tree { root: "/".into(), files: vec![shell, lua] };
+        assert!(["scripts/all::jobs_end", "scripts/all.lua::lines_are_read"].iter().all(|test| exists(&tree, test)));
+        assert!(!["scripts/all::none", "scripts/all.lua::none", "scripts/all.rs::jobs_end"].iter().any(|test| exists(&tree, test)));
     }
 
     #[test]
