@@ -11,34 +11,61 @@ local MIB = 1024 * 1024
 local POWERS = { K = 1, M = 2, G = 3, T = 4, P = 5 }
 local EXAMPLE = "#BB_LUA pool=scratch capacity=100GiB target=/scratch/run1"
 
--- A size in bytes; nil: it is none. Slurm reads the same units: GiB is 1024 MiB, and GB 1000 MB.
+-- A size in bytes; nil: it is none. Slurm reads the same units: GiB is 1024 MiB, and GB 1000 MB. It counts bytes in 64 bits.
 local function size_of(text)
     local number, unit, base = text:match("^(%d+)([KMGTP])(i?)B$")
-    if not number or tonumber(number) == 0 then return nil end
-    return number * (base == "i" and 1024 or 1000) ^ POWERS[unit]
+    local bytes = number and number * (base == "i" and 1024 or 1000) ^ POWERS[unit]
+    if not bytes or bytes == 0 or bytes >= 2 ^ 62 then return nil end
+    return bytes
 end
 
--- What the configuration has for pools and mounts; nil and a sentence: it has a fault.
+local function path(value)
+    if not value:match("^/") then return nil, "write a full path" end
+    return (value:gsub("(.)/$", "%1"))
+end
+
+-- What the lines of the configuration may have; nil and what to write: one has a fault. surgetank-slurm reads the same.
+local values = {
+    pool = function(value, found)
+        local name, size, where = value:match("^([%w_-]+)%s+(%S+)%s+(%S+)$")
+        local bytes = size and size_of(size)
+        if not bytes or where ~= "here" and not where:match("^pool://.") then
+            return nil, "write a name, a size and where it is, for example pool=scratch 3TiB pool://node1"
+        end
+        if found.pools[name] then return nil, "this name is there twice: write it once" end
+        found.pools[name] = true
+        table.insert(found.pools, { name = name, bytes = bytes })
+        return value
+    end,
+    jobs = path, mounts = path, directory = path, certificates = path,
+    standstill = function(value)
+        local number, unit = value:match("^(%d+) ?(%l+)$")
+        if number and #number <= 6 and ({ s = 1, min = 1, h = 1, d = 1 })[unit] then return value end
+        return nil, "write a time, for example standstill=1 h"
+    end,
+}
+
+-- What the configuration has, with a sentence for each faulty line, which counts as if it were not there; nil and a sentence: it cannot be read.
 local function configuration()
     local file, why = io.open(CONFIGURATION)
     if not file then return nil, why .. ": write one, as docs/POOL_SLURM.md says" end
-    local found, number = { pools = {}, mounts = "/mnt/surgetank" }, 0
+    local found, number = { pools = {}, faults = {}, mounts = "/mnt/surgetank" }, 0
     for line in file:lines() do
         number = number + 1
-        local key, value = line:match("^%s*([%w_]+)%s*=%s*(.-)%s*$")
-        if key == "mounts" then
-            found.mounts = value
-        elseif key == "pool" then
-            local name, size = value:match("^([%w_-]+)%s+(%S+)%s+%S+$")
-            local bytes = size and size_of(size)
-            if not bytes then
-                file:close()
-                return nil, ("%s:%d: pool=%s: write a name, a size and where it is, for example pool=scratch 3TiB pool://node1")
-                    :format(CONFIGURATION, number, value)
-            end
-            table.insert(found.pools, { name = name, bytes = bytes })
-            found.pools[name] = true
+        local key, value = line:match("^%s*(%l+)%s*=%s*(.-)%s*$")
+        local fault
+        if line:match("^%s*#") or not line:match("%S") then
+            key = nil
+        elseif not key or value == "" then
+            fault = line .. ": write KEY=VALUE"
+        elseif not values[key] then
+            fault = key .. " is not known: write pool, jobs, mounts, directory, certificates or standstill"
+        else
+            local read, what = values[key](value, found)
+            if not read then fault = ("%s=%s: %s"):format(key, value, what) end
+            if key ~= "pool" then found[key] = read end
         end
+        if fault then table.insert(found.faults, ("%s:%d: %s"):format(CONFIGURATION, number, fault)) end
     end
     file:close()
     return found
@@ -162,17 +189,22 @@ function slurm_bb_job_process(job_script)
     local known, fault = configuration()
     if not known then return slurm.ERROR, fault end
     if known.pools[asked.pool] then return slurm.SUCCESS end
+    -- It may be the faulty line's.
+    if known.faults[1] then return slurm.ERROR, known.faults[1] end
     local names = {}
     for _, pool in ipairs(known.pools) do table.insert(names, pool.name) end
     return slurm.ERROR, ("#BB_LUA: there is no pool %s: take one of: %s"):format(asked.pool, table.concat(names, ", "))
 end
 
+-- A fault takes no more than its own line with it: if this fails when slurmctld starts, Slurm forgets what it knows of all jobs, and ends them without
+-- staging out.
 function slurm_bb_pools()
     local known, fault = configuration()
     if not known then
         slurm.log_error("surgetank: %s", fault)
         return slurm.ERROR, fault
     end
+    for _, sentence in ipairs(known.faults) do slurm.log_error("surgetank: %s", sentence) end
     local pools = {}
     for _, pool in ipairs(known.pools) do
         table.insert(pools, ('{"id": "%s", "granularity": %d, "quantity": %d}')
@@ -200,7 +232,7 @@ function slurm_bb_real_size() return slurm.SUCCESS end
 -- Where the job finds the pool. Nodes mount it there in their prolog.
 function slurm_bb_paths(job_id, _, path_file)
     local known, fault = configuration()
-    if not known then return slurm.ERROR, fault end
+    if not known or not known.mounts then return slurm.ERROR, fault or known.faults[1] end
     local file, why = io.open(path_file, "w")
     if not file then return slurm.ERROR, why end
     local is_written, failed = file:write(("SURGETANK_DIR=%s/%s\n"):format(known.mounts, job_id))

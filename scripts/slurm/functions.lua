@@ -100,16 +100,27 @@ function tests.pools_are_counted_in_mebibytes()
 end
 
 function tests.a_faulty_configuration_is_told_with_its_line()
-    for _, value in ipairs({ "scratch", "scratch 3TiB", "scratch 3 pool://a", "a\"b 3TiB here", "scratch 0GiB here", "scratch 3TiB here here" }) do
-        configuration("# pools\npool=" .. value .. "\n")
-        local status, sentence = call("slurm_bb_pools")
-        assert(status ~= 0 and sentence:find("pool-slurm.conf:2: pool=", 1, true), value)
-        assert(logged[1]:find(sentence, 1, true), "slurmctld's log has it")
-        assert(call("slurm_bb_job_process", write("job", "#!/bin/sh\n" .. GOOD)) ~= 0)
+    for line in io.lines("scripts/slurm/faulty") do
+        configuration("# pools\npool=known 1GiB here\n" .. line .. "\npool=last 1GiB here\n")
+        local status, pools = call("slurm_bb_pools")
+        -- Slurm must not take it for a failure: it would forget its jobs.
+        assert(status == 0 and pools:find('"known"', 1, true) and pools:find('"last"', 1, true) and select(2, pools:gsub('"id"', "")) == 2, line .. ": " .. pools)
+        assert(logged[1] and logged[1]:find("pool-slurm.conf:3: ", 1, true) and #logged == 1, line .. ": slurmctld's log has it")
+        local refused, sentence = call("slurm_bb_job_process", write("job", "#!/bin/sh\n" .. GOOD))
+        assert(refused ~= 0 and sentence:find("pool-slurm.conf:3: ", 1, true), sentence)
+        assert(call("slurm_bb_job_process", write("job", "#!/bin/sh\n" .. GOOD:gsub("scratch", "known", 1))) == 0, line .. ": a sound pool is there")
+        local told, why = call("slurm_bb_paths", "7", "none", place .. "/path")
+        assert((told ~= 0) == (line:match("^mounts") ~= nil) and (told == 0 or why:find("mounts=relative", 1, true)), line)
     end
     os.remove(place .. "/pool-slurm.conf")
     local status, sentence = call("slurm_bb_pools")
     assert(status ~= 0 and sentence:find("write one", 1, true), sentence)
+end
+
+function tests.sizes_that_slurm_cannot_count_are_none()
+    configuration("pool=huge 99999999999PiB here\npool=large 1024PiB here\n")
+    local status, pools = call("slurm_bb_pools")
+    assert(status == 0 and pools == '{"pools": [{"id": "large", "granularity": 1048576, "quantity": 1099511627776}]}', pools)
 end
 
 function tests.nothing_reaches_a_shell()
