@@ -196,8 +196,8 @@ function slurm_bb_job_process(job_script)
     return slurm.ERROR, ("#BB_LUA: there is no pool %s: take one of: %s"):format(asked.pool, table.concat(names, ", "))
 end
 
--- A fault takes no more than its own line with it: if this fails when slurmctld starts, Slurm forgets what it knows of all jobs, and ends them without
--- staging out.
+-- A fault takes no more than its own line with it: if this fails when slurmctld starts, Slurm does not know the buffers of jobs: they end without
+-- staging out, or stay.
 function slurm_bb_pools()
     local known, fault = configuration()
     if not known then
