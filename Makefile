@@ -69,7 +69,7 @@ test:
 	$(CARGO) test --workspace --doc
 	$(CARGO) test --workspace --lib --bins --tests --examples --no-run
 	$(CARGO) test $(PLANTED) --no-run
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target --keep-going test-pool test-daemon test-simulation test-units test-product
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target --keep-going test-pool test-daemon test-simulation test-units test-product
 
 # Side by side, those first that wait the longest: tests of the product wait for volumes and timers; the simulation takes the processors that
 # they leave, after the tests whose names begin with d (the demo alone waits for longer than most others).
