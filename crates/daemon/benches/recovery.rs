@@ -24,7 +24,7 @@ use surgetank_cache::format::{BLOCK, Geometry, SEGMENTS_PER_PAGE, Sealer};
 use surgetank_cache::{Attach, CacheMode, Config, Effect, Engine, Epoch, Event, Outcome, ReadFill};
 use surgetank_daemon::clock::Clock;
 use surgetank_daemon::owner::Entry;
-use surgetank_daemon::shard::{Command as Order, Parts, Shard};
+use surgetank_daemon::shard::{Command as Order, Overhead, Parts, Shard};
 use surgetank_device::front::{Submission, Token};
 use surgetank_device::volume::{Completion, Failure, Operation as Io, VolumeIo};
 use surgetank_device::{Buffer, FileVolume, Front, Options, Throttle, Volume};
@@ -269,6 +269,7 @@ fn recover(setting: &Setting, path: &Path, blocks: u64) {
         engine: Engine::awaiting_recovery(setting.config()),
         front: Box::new(Silent(eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"))),
         backing: Box::new(FileVolume::open(&backing, Options::default()).expect("our own file")),
+        overhead: Overhead::default(),
         windows: Windows::new(Limits::NONE, false),
         clock: Clock::start(),
         events: Box::new(move |event| drop(tell.send((Stopwatch::now(), event)))),
