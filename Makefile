@@ -21,7 +21,7 @@ CONFIG ?= /etc/surgetank/surgetank.toml
 TYPE ?=
 
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
-PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-hierarchy/planted-bugs,surgetank-mrc/planted-bugs,surgetank-whatif/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_curves --test planted_hierarchy --test planted_rental --test planted_readcache --test planted_pool --test planted_staging --test planted_security --test planted_writers --test planted_holes
+PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-hierarchy/planted-bugs,surgetank-mrc/planted-bugs,surgetank-whatif/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_curves --test planted_hierarchy --test planted_rental --test planted_readcache --test planted_pool --test planted_staging --test planted_security --test planted_writers --test planted_holes --test planted_parity
 
 # What finds them there passes without a bug, as `test-pool` has seen.
 FOUND_WITHOUT := --skip kept:: --skip room:: --skip sharing:: --skip sparse::

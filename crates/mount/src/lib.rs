@@ -254,6 +254,19 @@ async fn begin(config: &Config, target: PathBuf) -> Result<(Sessions, Vec<String
         }
     };
     let mut remarks = Vec::new();
+    let of_parity = match durability {
+        Durability::Parity(of) => Some((of.members(), format!("parity {of}"))),
+        Durability::Copies { .. } | Durability::Target => None,
+    };
+    if let Some((members, parity)) = of_parity {
+        let domains: std::collections::BTreeSet<_> = status.benefactors.iter().map(|(lends, _)| lends.domain).collect();
+        if domains.len() < members as usize {
+            remarks.push(format!(
+                "files have {parity}, on {members} benefactors in different failure domains, and the pool has {} now: writes wait for more",
+                domains.len()
+            ));
+        }
+    }
     if let Durability::Copies { copies, media } = durability {
         let lends = |lends: &Lends| media == Media::Any || lends.ssd.get() > 0;
         let may_be = status.benefactors.iter().filter(|(benefactor, _)| lends(benefactor));

@@ -398,9 +398,15 @@ fn what_an_answer_says_starts_a_pool() {
     let text = toml::Value::try_from(&answer.best).unwrap();
     let whole = toml::Value::Table([("best".to_owned(), text)].into_iter().collect());
     let plan: NodePlan = whole.try_into().unwrap();
-    assert_eq!(plan, NodePlan { nodes: 2, memory: Bytes::from_gib(2), ssd: Bytes::from_gib(4) });
+    let expected = NodePlan { nodes: 2, memory: Bytes::from_gib(2), ssd: Bytes::from_gib(4), redundancy: None };
+    assert_eq!(plan, expected);
+    for redundancy in [Redundancy::Copies(1), Redundancy::Copies(3), Redundancy::Parity { data: 8, parity: 2 }] {
+        let text = format!("redundancy = \"{redundancy}\"\n[best]\nnodes = 2\nmemory_gib = 2.0\nssd_gib = 4.0");
+        assert_eq!(toml::from_str(&text), Ok(NodePlan { redundancy: Some(redundancy), ..expected }));
+    }
     for bad in [
         "other = 1",
+        "redundancy = \"parity 0+1\"\n[best]\nnodes = 1\nmemory_gib = 1.0\nssd_gib = 1.0",
         "[best]\nnodes = 0\nmemory_gib = 1.0\nssd_gib = 1.0",
         "[best]\nnodes = 3\nmemory_gib = -1.0\nssd_gib = 1.0",
         "[best]\nnodes = 3\nmemory_gib = nan\nssd_gib = 1.0",

@@ -9,7 +9,7 @@ use std::time::Instant;
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes};
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation};
-use surgetank_pool_core::placement::{Candidate, Lent, Media, Place, Request, place};
+use surgetank_pool_core::placement::{Candidate, Lent, Media, Place, Protection, Request, place};
 
 const BENEFACTORS: u32 = 3000;
 const A_RACK: u32 = 40;
@@ -39,7 +39,7 @@ fn main() {
         .map(|file| {
             let (bytes, copies) = (Bytes::from_mib(1 + random.below(4096)), 1 + (file % 3) as u32);
             let media = if file % 5 == 0 { Media::Ssd } else { Media::Any };
-            let request = Request { bytes, copies, media, width_max: 64, spread: file };
+            let request = Request { bytes, protection: Protection::Copies(copies), media, width_max: 64, spread: file };
             let begun = Instant::now();
             let layout = place(&request, &candidates).expect("there is room for all of them");
             let took = begun.elapsed();

@@ -7,6 +7,7 @@
 //! - [`id`](mod@id): names;
 //! - [`membership`]: which benefactors are alive, and in which life;
 //! - [`placement`]: where a group of chunks goes;
+//! - [`parity`]: rows of chunks of which some may be lost;
 //! - [`benefactor`]: memory in three buffers; which chunks are held, and for whom; scrubbing;
 //! - [`locks`]: locked bytes;
 //! - [`meta`]: names, files and groups as keys of a store with transactions, and every operation on them;
@@ -24,6 +25,7 @@ pub mod id;
 pub mod locks;
 pub mod membership;
 pub mod meta;
+pub mod parity;
 pub mod placement;
 pub mod planted;
 pub mod publishing;

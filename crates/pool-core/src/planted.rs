@@ -152,6 +152,20 @@ surgetank_model::plant_bugs! {
         LockOutlivesSession,
         /// A copy of an earlier request for locks, which comes late, counts.
         LateLockCounts,
+        /// A row that has changed keeps the parity that it had.
+        StaleParity,
+        /// A commit does not wait for parity.
+        CommittedBeforeParity,
+        /// Two members of a row are taken for each other.
+        WrongMember,
+        /// A chunk is made again of fewer members than its row needs.
+        DecodedOfTooFew,
+        /// Members that came damaged are taken for whole.
+        MemberUnverified,
+        /// A table does not say what the other members of its rows are.
+        ElsewhereForgotten,
+        /// A part of a row leaves the pool, and the rest stays.
+        RowLeavesInPart,
         /// Unlinking one name of a file takes all of them away.
         UnlinkDropsAllNames,
         /// A new version of a file is published under one of its names alone.

@@ -99,7 +99,7 @@ pub struct Repair {
     on: BTreeMap<BenefactorId, BTreeSet<Of>>,
     /// What benefactors have told, in which life.
     inventories: BTreeMap<Place, BTreeSet<Of>>,
-    /// Groups that lack a place, by how many they have.
+    /// Groups that lack a place, by how many more they may lose, and one.
     short: BTreeSet<(usize, Of)>,
     lives: BTreeMap<BenefactorId, Life>,
     jobs: BTreeMap<u64, Of>,
@@ -247,7 +247,9 @@ impl Repair {
         }
         let (of, instead_of) = self.short.iter().find_map(|(good, of)| {
             let known = self.groups.get(of)?;
-            if *good == 0 || known.busy.is_some() || now < known.not_before {
+            // Of rows that lack chunks fewer places are needed: they are tried.
+            let is_hopeless = *good == 0 && known.layout.parity.is_none();
+            if is_hopeless || known.busy.is_some() || now < known.not_before {
                 return None;
             }
             let missing =
@@ -263,7 +265,10 @@ impl Repair {
         let (layout, bytes) = (known.layout.clone(), known.bytes);
         let busy = self.foreground_at.is_some_and(|at| now.since(at) < self.config.foreground_for);
         let rate = if busy { self.config.beside } else { self.config.idle };
-        let share = bytes.get() / layout.columns.len().max(1) as u64;
+        let share = bytes.get() / (layout.columns.len() * layout.needed()).max(1) as u64;
+        // A member of each row of all columns in which it is.
+        let columns = layout.columns.iter().filter(|column| column.places.contains(&instead_of)).count();
+        let share = if layout.parity.is_some() { share * columns as u64 } else { share };
         self.free_at = self.free_at.max(now) + rate.time_for(share);
         self.jobs.insert(id, of);
         Some(Job { id, of, instead_of, layout })
@@ -286,19 +291,20 @@ impl Repair {
         self.jobs.len()
     }
 
-    /// Whether a version of a file can no longer be read anywhere: no place of one of its groups counts, and whoever had it has returned
-    /// without it or has left. One that is dead may return with its SSD. While the membership holds nothing is lost.
+    /// Whether a version of a file can no longer be read anywhere: of a column of one of its groups too few places count, and whoever had the others
+    /// has returned without it or has left. One that is dead may return with its SSD. While the membership holds nothing is lost.
     /// Layouts are those that the store has now: what was heard of them earlier may have been repaired.
     #[must_use]
     pub fn is_lost(&self, groups: &[(Of, &Layout)]) -> bool {
         let lost = |of: &Of, layout: &Layout| {
             layout.columns.iter().any(|column| {
-                column.places.iter().all(|place| {
+                let gone = column.places.iter().filter(|place| {
                     let now = self.present(place.id);
                     let has = now.is_some_and(|now| self.inventories.get(&now).is_some_and(|has| has.contains(of)));
                     let may_return = matches!(self.lives.get(&place.id), Some(Life::Dead)) && !planted(Bug::DeadIsLost);
-                    !self.counts(*place) && !has && !may_return && self.is_asked(place.id)
-                })
+                    !self.counts(**place) && !has && !may_return && self.is_asked(place.id)
+                });
+                gone.count() + layout.needed() > column.places.len()
             })
         };
         !self.holds && groups.iter().any(|(of, layout)| lost(of, layout))
@@ -327,12 +333,13 @@ impl Repair {
         all.into_iter().for_each(|of| self.look_at(of));
     }
 
-    /// Whether a group lacks a place, and how many it has at least in each column.
+    /// Whether a group lacks a place, and how many it has at least in each column beyond those that are needed with one of them.
     fn look_at(&mut self, of: Of) {
         let Some(known) = self.groups.get(&of) else { return };
         let good = |places: &[Place]| places.iter().filter(|place| self.counts(**place)).count();
         let columns = &known.layout.columns;
-        let least = columns.iter().map(|column| good(&column.places)).min().unwrap_or(0);
+        let others = known.layout.needed() - 1;
+        let least = columns.iter().map(|column| good(&column.places).saturating_sub(others)).min().unwrap_or(0);
         let is_short = columns.iter().any(|column| good(&column.places) < column.places.len());
         let now = is_short.then_some(least);
         let Some(known) = self.groups.get_mut(&of) else { return };

@@ -10,7 +10,7 @@ use surgetank_pool_core::meta::operation::Operation;
 use surgetank_pool_core::meta::store::{Lease, Limits, MemoryStore, Transaction, Write};
 use surgetank_pool_core::meta::value::{Kind, Node, Value};
 use surgetank_pool_core::meta::{Attempt, GroupCommit, Key, Name, Reads, RequestId, attempt};
-use surgetank_pool_core::placement::{CHUNK, Candidate, Lent, Media, Place, Request, Stripe, place};
+use surgetank_pool_core::placement::{CHUNK, Candidate, Lent, Media, Place, Protection, Request, Stripe, place};
 
 /// Runs of a kind: `SURGETANK_FIRST` begins elsewhere, `SURGETANK_TIMES` multiplies their number.
 #[allow(clippy::disallowed_methods, reason = "the test, not what it tests, has an environment")]
@@ -82,6 +82,11 @@ fn every_name_of_a_file_is_its_own_and_the_target_has_the_newest_version_under_e
 #[test]
 fn what_a_session_has_written_lies_upon_what_others_have_committed_and_nothing_else_does() {
     all(1000, support::written::run);
+}
+
+#[test]
+fn whatever_the_parity_allows_to_be_lost_every_byte_is_read_as_it_was_committed() {
+    all(800, support::parity::run);
 }
 
 #[test]
@@ -186,7 +191,8 @@ fn imbalance(benefactors: u32, files: u64) -> f64 {
     let mut chunks = vec![0_u64; benefactors as usize];
     for file in 0..files {
         let bytes = Bytes::from_mib(1024 + random.below(3072));
-        let request = Request { bytes, copies: 2, media: Media::Any, width_max: 64, spread: file };
+        let request =
+            Request { bytes, protection: Protection::Copies(2), media: Media::Any, width_max: 64, spread: file };
         let layout = place(&request, &candidates).expect("there is room for all of them");
         let stripe = Stripe::new(&layout);
         for chunk in 0..bytes.get().div_ceil(CHUNK.get()) {

@@ -15,6 +15,7 @@ type Run = fn(u64) -> Result<(), String>;
 const RUNS: &[(&str, Run, u64)] = &[
     ("placement", support::placement::run, 2000),
     ("holdings", support::holdings::run, 800),
+    ("parity", support::parity::run, 800),
     ("buffers", support::buffers::run, 300),
     ("scrub", support::scrub::run, 30),
     ("segments", support::segments::run, 400),

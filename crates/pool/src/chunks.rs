@@ -4,6 +4,7 @@ use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
 use surgetank_pool_core::benefactor::{scrub, segments};
 use surgetank_pool_core::id::{Incarnation, Inode, MountId, Revision, SessionId, Version};
+use surgetank_pool_core::parity::Parity;
 use surgetank_pool_core::repair::{self, Of, Word};
 
 use crate::rpc::Method;
@@ -126,6 +127,53 @@ pub struct Adopt {
     pub durable: bool,
 }
 
+/// A member of a row of which nobody has the bytes: it is made of the others.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    /// Its number in the group.
+    pub chunk: u32,
+    /// What it is to be.
+    pub entry: Entry,
+    /// The other members, each with the source that has it.
+    pub row: Vec<(u32, Entry, u16)>,
+}
+
+/// Chunks that a benefactor is to make of the other members of their rows, and to keep.
+#[derive(Clone, Debug)]
+pub struct Rebuild {
+    /// The life of the benefactor that is meant.
+    pub incarnation: Incarnation,
+    /// Whose message it is.
+    pub fence: Fence,
+    /// The mount of the file; `None`: the chunks are there already, and damaged.
+    pub mount: Option<MountId>,
+    /// The table that names them.
+    pub of: TableOf,
+    /// How many members rows have.
+    pub parity: Parity,
+    /// The chunks.
+    pub lost: Vec<Lost>,
+    /// The sources: their addresses and lives.
+    pub sources: Vec<(String, Incarnation)>,
+}
+
+/// Chunks that a benefactor is to make of the other members of their rows, and to write to the target.
+#[derive(Clone, Debug)]
+pub struct DrainLost {
+    /// The table that names them.
+    pub of: TableOf,
+    /// How many members rows have.
+    pub parity: Parity,
+    /// The chunks.
+    pub lost: Vec<Lost>,
+    /// The sources: their addresses and lives.
+    pub sources: Vec<(String, Incarnation)>,
+    /// Where the group begins in the file, in bytes.
+    pub offset: u64,
+    /// The file to write into, which is there already.
+    pub file: String,
+}
+
 /// Chunks to write to the target.
 #[derive(Clone, Debug)]
 pub struct DrainPart {
@@ -166,6 +214,10 @@ pub enum Request {
     Adopt(Adopt),
     /// Read a chunk that is not committed.
     Draft(Draft),
+    /// Make chunks of the rest of their rows.
+    Rebuild(Rebuild),
+    /// The same, and write them to the target.
+    DrainLost(DrainLost),
 }
 
 /// What a benefactor has, so that what nobody needs is found.
@@ -262,6 +314,9 @@ wire_struct! {
     Fence { 0, 1 }
     Copy { incarnation, fence, mount, of, part, sources }
     Adopt { incarnation, fence, of, part, named, durable }
+    Lost { chunk, entry, row }
+    Rebuild { incarnation, fence, mount, of, parity, lost, sources }
+    DrainLost { of, parity, lost, sources, offset, file }
     Of { group, version, by }
     repair::Inventory { tables, drafts, copies, withdrawn, of_unknown_mounts }
     DrainPart { incarnation, of, chunks, offset, file }
@@ -295,6 +350,8 @@ wire_enum! {
         8 = Copy(copy),
         9 = Adopt(adopt),
         10 = Draft(draft),
+        11 = Rebuild(rebuild),
+        12 = DrainLost(lost),
     }
     Reply {
         0 = Stored(spare),
@@ -331,6 +388,8 @@ impl Method for Request {
             Self::Copy(_) => "/surgetank.pool.Chunks/Copy",
             Self::Adopt(_) => "/surgetank.pool.Chunks/Adopt",
             Self::Draft(_) => "/surgetank.pool.Chunks/Draft",
+            Self::Rebuild(_) => "/surgetank.pool.Chunks/Rebuild",
+            Self::DrainLost(_) => "/surgetank.pool.Chunks/DrainLost",
         }
     }
 }

@@ -12,7 +12,8 @@ use surgetank_pool_core::meta::value::{
     Attributes, Base, Change, HardLink, Held, Lends, Locker, Mount, Path, Placed, Special, SpecialKind, Times,
 };
 use surgetank_pool_core::meta::{Durability, FileState, Group, Kind, Name, Node, Value};
-use surgetank_pool_core::placement::{Column, Layout, Media, Place, Tier};
+use surgetank_pool_core::parity::Parity;
+use surgetank_pool_core::placement::{Column, Layout, Media, Place, Protection, Tier};
 use surgetank_pool_core::runs::Runs;
 
 use crate::span;
@@ -30,7 +31,6 @@ wire_struct! {
     Path { 0 }
     Place { id, incarnation }
     Column { places, tier, weight }
-    Layout { columns }
     Base { draft, size, version, changes }
     Instance { session, number }
     GroupOf { inode, group }
@@ -51,7 +51,7 @@ wire_enum! {
     Held { 0 = Whole, 1 = Ranges(ranges), }
     Tier { 0 = Memory, 1 = Ssd, }
     Media { 0 = Any, 1 = Ssd, }
-    Durability { 0 = Copies { copies, media }, 1 = Target, }
+    Durability { 0 = Copies { copies, media }, 1 = Target, 2 = Parity(of), }
     FileState { 0 = Created, 1 = Replicated, 2 = Drained, 3 = Failed, 4 = Conflict, 5 = Evicted, }
     SpecialKind { 0 = Fifo, 1 = Socket, 2 = Characters, 3 = Blocks, }
     Kind { 0 = File(state), 1 = Directory, 2 = Link(to), 3 = Special(special), }
@@ -117,6 +117,64 @@ const BASE: u8 = 4;
 /// What the bytes of a group say beside their number: that chunks are absent, and that chunks are holes, which follow in this order.
 const ABSENT: u64 = 1 << 63;
 const HOLES: u64 = 1 << 62;
+
+/// In the place of a number of columns or of copies: parity follows, which neither has that number of.
+const PARITY: u32 = u32::MAX;
+
+impl Wire for Parity {
+    fn put(&self, out: &mut impl BufMut) {
+        // Both are smaller than a byte.
+        [self.data(), self.parity()].iter().for_each(|number| u8::try_from(*number).unwrap_or(u8::MAX).put(out));
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        Self::new(Wire::take(from)?, Wire::take(from)?).map_err(|_| Malformed)
+    }
+}
+
+/// Parity, if what comes begins with its mark, which is taken then.
+fn take_parity(from: &mut Bytes) -> Result<Option<Parity>, Malformed> {
+    if !from.starts_with(&PARITY.to_le_bytes()) {
+        return Ok(None);
+    }
+    u32::take(from)?;
+    Parity::take(from).map(Some)
+}
+
+impl Wire for Protection {
+    fn put(&self, out: &mut impl BufMut) {
+        match self {
+            Self::Copies(copies) => copies.put(out),
+            Self::Parity(of) => (PARITY, *of).put(out),
+        }
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        match take_parity(from)? {
+            Some(of) => Ok(Self::Parity(of)),
+            None => u32::take(from).map(Self::Copies),
+        }
+    }
+}
+
+impl Wire for Layout {
+    fn put(&self, out: &mut impl BufMut) {
+        if let Some(of) = self.parity {
+            (PARITY, of).put(out);
+        }
+        self.columns.put(out);
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        let parity = take_parity(from)?;
+        let columns = Vec::<Column>::take(from)?;
+        let places = parity.map(|of| of.members() as usize);
+        match columns.iter().all(|column| places.is_none_or(|places| column.places.len() == places)) {
+            true => Ok(Self { columns, parity }),
+            false => Err(Malformed),
+        }
+    }
+}
 
 impl Wire for Group {
     fn put(&self, out: &mut impl BufMut) {
@@ -323,7 +381,7 @@ mod tests {
             words(&[12]),
         ];
         let places = vec![Place { id: BenefactorId(9), incarnation: Incarnation(10) }];
-        let layout = Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }] };
+        let layout = Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }], parity: None };
         let group =
             Group { layout, bytes: 3 << 20, digest: 77, by: SessionId(12), absent: Runs::NONE, holes: Runs::NONE };
         let value = Value::Group(group.clone());
@@ -347,12 +405,26 @@ mod tests {
         ] {
             assert_eq!(Value::from_bytes(value.to_bytes().into()), Ok(value));
         }
+        // With parity each column has a place for each member of its rows.
+        let parity = |data| Layout { parity: Parity::new(data, 1).ok(), ..group.layout.clone() };
+        for (layout, is_whole) in
+            [(parity(1), false), (Layout { parity: Parity::new(4, 1).ok(), ..Layout::NONE }, true)]
+        {
+            let value = Value::Group(Group { layout, ..group.clone() });
+            let taken = Value::from_bytes(value.to_bytes().into());
+            assert_eq!(taken, if is_whole { Ok(value) } else { Err(Malformed) });
+        }
+        let places: Vec<Place> = (0..5).map(|id| Place { id: BenefactorId(id), incarnation: Incarnation(1) }).collect();
+        let columns = vec![Column { places, tier: Tier::Ssd, weight: 2 }];
+        let layout = Layout { columns, parity: Parity::new(4, 1).ok() };
+        let value = Value::Group(Group { layout, ..group.clone() });
+        assert_eq!(Value::from_bytes(value.to_bytes().into()), Ok(value));
         // Chunks behind its end are none.
         for group in [Group { absent: [5].into(), ..group.clone() }, Group { holes: [3].into(), ..group.clone() }] {
             assert_eq!(Value::from_bytes(Value::Group(group).to_bytes().into()), Err(Malformed));
         }
         // A gibibyte of zeros takes a few bytes.
-        let layout = Layout { columns: Vec::new() };
+        let layout = Layout::NONE;
         let value = Value::Group(Group { layout, bytes: 1 << 30, holes: Runs::from(0..1024), ..group });
         assert!(value.to_bytes().len() < 50);
         assert_eq!(Value::from_bytes(value.to_bytes().into()), Ok(value));

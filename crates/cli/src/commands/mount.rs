@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use surgetank_mount::{Config, Error, point};
 use surgetank_pool_core::meta::Durability;
+use surgetank_pool_core::parity::BadParity;
 use surgetank_pool_core::placement::Media;
 use surgetank_report::{Failure, Interrupt, output};
 
@@ -30,6 +31,7 @@ const READY: &str = "mounted";
   surgetank mount pool://127.0.0.1:7440 /mnt/pool --target /scratch/run1
   surgetank mount pool://localhost /mnt/pool --target run1 \\
       --durable copies=2,media=ssd
+  surgetank mount pool://node1 /mnt/pool --target run1 --durable parity=4+1
   surgetank mount pool://node1 /mnt/pool --target run1 \\
       --token run1.token --certificates pki/login1
 
@@ -45,9 +47,9 @@ pub struct Mount {
     /// The directory that files are drained to
     #[arg(long, value_name = "DIR")]
     target: PathBuf,
-    /// When a commit counts: copies=N, of each chunk on so many benefactors; with media=ssd when it is flushed on their SSDs
-    /// [default: as before, or copies=2]
-    #[arg(long, value_name = "copies=N[,media=ssd]", value_parser = durability)]
+    /// When a commit counts: copies=N, of each chunk on so many benefactors; with media=ssd when it is flushed on their SSDs;
+    /// parity=D+P, of P chunks beside each D, all on different benefactors [default: as before, or copies=2]
+    #[arg(long, value_name = "copies=N[,media=ssd]|parity=D+P", value_parser = durability)]
     durable: Option<Durability>,
     /// Serve in the foreground, until it is unmounted or SIGTERM or SIGINT comes
     #[arg(long)]
@@ -77,13 +79,24 @@ pub struct Umount {
 }
 
 fn durability(text: &str) -> Result<Durability, String> {
+    if let Some(parity) = text.strip_prefix("parity=") {
+        return match parity.parse() {
+            Ok(of) => Ok(Durability::Parity(of)),
+            Err(BadParity) if parity.ends_with(",media=ssd") => {
+                Err(format!("`{text}` is no durability: parity counts in memory, write it without media=ssd"))
+            }
+            Err(why) => Err(format!("`{text}` is no durability: {why}")),
+        };
+    }
     let (copies, media) = match text.split_once(',') {
         Some((copies, "media=ssd")) => (copies, Media::Ssd),
         _ => (text, Media::Any),
     };
     match copies.strip_prefix("copies=").and_then(|number| number.parse::<u8>().ok()) {
         Some(copies) if copies > 0 => Ok(Durability::Copies { copies, media }),
-        _ => Err(format!("`{text}` is no durability: write copies=1, copies=2 and so on, or copies=2,media=ssd")),
+        _ => Err(format!(
+            "`{text}` is no durability: write copies=1, copies=2 and so on, copies=2,media=ssd, or parity=4+1"
+        )),
     }
 }
 
@@ -211,6 +224,17 @@ mod tests {
         let copies = |copies, media| Ok(Durability::Copies { copies, media });
         assert_eq!(durability("copies=1"), copies(1, Media::Any));
         assert_eq!(durability("copies=2,media=ssd"), copies(2, Media::Ssd));
+        assert_eq!(durability("parity=4+1"), Ok(Durability::Parity("4+1".parse().unwrap())));
+        for (wrong, why) in [
+            ("parity=0+1", "with 1 to 32 data chunks and 1 to 8 parity chunks: write such as parity=4+1"),
+            ("parity=4+0", "1 to 8 parity chunks"),
+            ("parity=33+1", "1 to 32 data chunks"),
+            ("parity=4", "parity is d+p"),
+            ("parity=4+1,media=ssd", "write it without media=ssd"),
+        ] {
+            let said = durability(wrong).unwrap_err();
+            assert!(said.contains(why) && said.contains(wrong), "{said}");
+        }
         for wrong in
             ["", "copies=0", "copies=256", "media=ssd", "copies=2,", "copies=2,media=tape", "copies=2,copies=3"]
         {

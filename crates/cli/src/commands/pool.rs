@@ -18,12 +18,14 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use surgetank_model::Bytes;
 use surgetank_model::text::line;
+use surgetank_planner::provision::Redundancy;
 use surgetank_pool::chunks::CHUNK;
 use surgetank_pool::client::{self, Config, PoolClient};
 use surgetank_pool::local::{self, Local, Undrained};
 use surgetank_pool::manager::{self, State};
 use surgetank_pool_core::benefactor::buffers::Buffers;
 use surgetank_pool_core::meta::value::Lends;
+use surgetank_pool_core::parity::Parity;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, Table, output};
 
@@ -197,7 +199,7 @@ fn run_until_told(interrupt: &Interrupt, mut has_ended: impl FnMut() -> Option<S
 
 impl Up {
     fn run(&self) -> Result<(), Failure> {
-        let (benefactors, memory, ssd) = self.lent()?;
+        let ((benefactors, memory, ssd), durable) = (self.lent()?, self.durable()?);
         self.running.begin()?;
         let interrupt = Interrupt::install()?;
         let config = local::Config {
@@ -219,7 +221,7 @@ impl Up {
         tell("not drained when the pool ended last, but on SSD: they drain now", &found.on_ssd);
         pool.remarks().iter().for_each(|remark| output::note(&format!("surgetank: {remark}")));
         if joined(&mut pool, benefactors as usize, &interrupt)? {
-            self.tell_how_to_mount(&pool, &config)?;
+            self.tell_how_to_mount(&pool, &config, durable.as_deref())?;
             run_until_told(&interrupt, || pool.has_ended())?;
         }
         drain(&pool, &interrupt)?;
@@ -252,7 +254,23 @@ impl Up {
         }
     }
 
-    fn tell_how_to_mount(&self, pool: &Local, config: &local::Config) -> Result<(), Failure> {
+    /// What mounts are to be told, so that files are as durable as the plan has it; `None`: nothing.
+    fn durable(&self) -> Result<Option<String>, Failure> {
+        let Some(path) = &self.plan else { return Ok(None) };
+        match plan::read(path)?.redundancy {
+            None | Some(Redundancy::Copies(2)) => Ok(None),
+            Some(Redundancy::Copies(copies)) => Ok(Some(format!("copies={copies}"))),
+            Some(Redundancy::Parity { data, parity }) => match format!("{data}+{parity}").parse::<Parity>() {
+                Ok(of) => Ok(Some(format!("parity={of}"))),
+                Err(why) => {
+                    Err(Failure::Invalid(format!("{}: no mount has its parity {data}+{parity}: {why}", path.display())))
+                }
+            },
+        }
+    }
+
+    fn tell_how_to_mount(&self, pool: &Local, config: &local::Config, durable: Option<&str>) -> Result<(), Failure> {
+        let durable = durable.map(|durable| format!(" --durable {durable}")).unwrap_or_default();
         let (address, memory) = (pool.address(), config.memory);
         let key = self.directory.join(surgetank_pool::security::files::KEY_FILE);
         let token = match self.directory == Path::new(shown::DIRECTORY) {
@@ -260,7 +278,7 @@ impl Up {
             false => format!(" --token {}", line(&key.display().to_string())),
         };
         output::print(&format!(
-            "pool://{address}: {} {memory}{} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY{token}",
+            "pool://{address}: {} {memory}{} each\nmount it: surgetank mount pool://{address} MOUNTPOINT --target DIRECTORY{durable}{token}",
             match config.benefactors {
                 1 => "1 benefactor lends".to_owned(),
                 more => format!("{more} benefactors lend"),

@@ -119,6 +119,10 @@ fn plans_and_measurements_that_cannot_be_are_refused_in_one_sentence() {
             "it has 65 nodes, and this command runs at most 64",
         ),
         ("{\"best\": {\"nodes\": 2, \"memory_gib\": 0, \"ssd_gib\": 1}}", "its nodes lend SSD alone"),
+        (
+            "{\"redundancy\": \"parity 40+1\", \"best\": {\"nodes\": 41, \"memory_gib\": 1, \"ssd_gib\": 0}}",
+            "no mount has its parity 40+1: parity is d+p, with 1 to 32 data chunks",
+        ),
     ] {
         let (code, told) = up(document);
         assert!(code == 2 && told.contains(said), "{document}: {told}");

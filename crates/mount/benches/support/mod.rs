@@ -122,7 +122,7 @@ pub struct Pool {
     managers: Vec<String>,
     access: Access,
     memory: u64,
-    benefactors: Vec<Runtime>,
+    benefactors: Vec<Option<Runtime>>,
     store: Option<Runtime>,
     pub runtime: Runtime,
     pub directory: tempfile::TempDir,
@@ -136,6 +136,11 @@ impl Pool {
 
     /// The same, with directories for the first of them in which each lends [`SSD_MIB`] as well.
     pub fn with_ssds(benefactors: u32, mib: usize, ssds: &[PathBuf], place: &Path) -> Self {
+        Self::with(benefactors, mib, ssds, place, manager::Config::default())
+    }
+
+    /// The same with managers like that.
+    pub fn with(benefactors: u32, mib: usize, ssds: &[PathBuf], place: &Path, of_manager: manager::Config) -> Self {
         let directory = tempfile::tempdir_in(place).expect("a directory");
         let runtime = Builder::new_multi_thread().enable_all().build().expect("a runtime");
         let entered = runtime.enter();
@@ -144,7 +149,7 @@ impl Pool {
         let credentials = Credentials::new(Key::generate().expect("a key"));
         let listener = Listener::bind("127.0.0.1:0", &credentials).expect("a port is free");
         let managers = vec![listener.address().expect("it has an address").to_string()];
-        runtime.spawn(manager::run(manager::Config::default(), store, listener));
+        runtime.spawn(manager::run(of_manager, store, listener));
         drop(entered);
         let memory = (mib * MIB) as u64;
         let lend = |number: u32| {
@@ -160,7 +165,7 @@ impl Pool {
                 listener,
             ));
             drop(entered);
-            runtime
+            Some(runtime)
         };
         let lending = (0..benefactors).map(lend).collect();
         let client = Builder::new_multi_thread().enable_all().build().expect("a runtime");
@@ -189,15 +194,31 @@ impl Pool {
         }
     }
 
+    /// A benefactor ends at once.
+    pub fn kill(&mut self, number: usize) {
+        self.benefactors[number].take().into_iter().for_each(Runtime::shutdown_background);
+    }
+
+    /// Chunks of a MiB for which each benefactor that is there has room.
+    pub fn free(&self) -> Vec<u64> {
+        let status = self.runtime.block_on(PoolClient::ask_status(&self.config(""))).expect("it answers");
+        status.benefactors.iter().map(|(_, free)| *free).collect()
+    }
+
     /// A mount that drains into a directory.
     pub fn mount(&self, target: &Path, copies: u8) -> Mounted {
+        self.mount_with(target, Durability::Copies { copies, media: Media::Any })
+    }
+
+    /// The same, as durable as that.
+    pub fn mount_with(&self, target: &Path, durability: Durability) -> Mounted {
         let point = tempfile::tempdir_in(self.directory.path()).expect("a directory");
         let config = surgetank_mount::Config {
             managers: self.managers.clone(),
             access: self.access.clone(),
             point: point.path().to_owned(),
             target: target.to_owned(),
-            durability: Some(Durability::Copies { copies, media: Media::Any }),
+            durability: Some(durability),
             timeout: LONG,
             commit_within: surgetank_mount::COMMIT_WITHIN,
         };
@@ -209,7 +230,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // The next one finds the room of their SSDs free: files that are open take it also when they are removed.
-        let all = self.benefactors.drain(..).chain(self.store.take());
+        let all = self.benefactors.drain(..).flatten().chain(self.store.take());
         all.for_each(|runtime| runtime.shutdown_timeout(Duration::from_secs(60)));
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use surgetank_model::Bytes;
 
 use super::nodes::Nodes;
-use super::problem::{Candidate, NODES_MAX, Prices, Problem, SIZE_MAX};
+use super::problem::{Candidate, NODES_MAX, Prices, Problem, Redundancy, SIZE_MAX};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 /// How much longer a checkpoint may take, in per cent: the points of the curve.
@@ -306,11 +306,14 @@ pub struct NodePlan {
     pub memory: Bytes,
     /// SSD of each.
     pub ssd: Bytes,
+    /// What is stored of each byte; `None`: the answer does not say.
+    pub redundancy: Option<Redundancy>,
 }
 
 #[derive(Deserialize)]
 struct RawAnswer {
     best: Option<RawPlan>,
+    redundancy: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -323,7 +326,8 @@ struct RawPlan {
 impl<'de> Deserialize<'de> for NodePlan {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
-        let Some(plan) = RawAnswer::deserialize(deserializer)?.best else {
+        let answer = RawAnswer::deserialize(deserializer)?;
+        let Some(plan) = answer.best else {
             return Err(D::Error::custom("it has no best nodes, since its target is infeasible"));
         };
         let size = |gib: f64| {
@@ -334,6 +338,10 @@ impl<'de> Deserialize<'de> for NodePlan {
         if !(1..=NODES_MAX).contains(&plan.nodes) {
             return Err(D::Error::custom(format!("no pool has {} nodes", plan.nodes)));
         }
-        Ok(Self { nodes: plan.nodes, memory: size(plan.memory_gib)?, ssd: size(plan.ssd_gib)? })
+        let redundancy = answer
+            .redundancy
+            .map(|text| text.parse().map_err(|_| D::Error::custom(format!("no pool has the redundancy {text:?}"))));
+        let (memory, ssd) = (size(plan.memory_gib)?, size(plan.ssd_gib)?);
+        Ok(Self { nodes: plan.nodes, memory, ssd, redundancy: redundancy.transpose()? })
     }
 }

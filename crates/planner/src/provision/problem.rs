@@ -1,6 +1,7 @@
 //! What is asked: values that are valid by their making, so that the arithmetic behind them cannot overflow.
 
 use std::fmt;
+use std::str::FromStr;
 
 use surgetank_model::units::{GIB, TIB};
 use surgetank_model::{Bandwidth, Bytes};
@@ -109,6 +110,30 @@ impl Redundancy {
         match self {
             Self::Copies(copies) => copies as u64,
             Self::Parity { data, parity } => data as u64 + parity as u64,
+        }
+    }
+}
+
+/// A text that is no redundancy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRedundancy;
+
+/// As it is displayed.
+impl FromStr for Redundancy {
+    type Err = NoRedundancy;
+
+    fn from_str(text: &str) -> Result<Self, NoRedundancy> {
+        let number = |text: &str| {
+            let number = text.parse().ok().filter(|number| (1..=REDUNDANCY_MAX).contains(number));
+            number.ok_or(NoRedundancy)
+        };
+        match text.split_once(' ') {
+            Some((copies, "copy" | "copies")) => Ok(Self::Copies(number(copies)?)),
+            Some(("parity", parts)) => {
+                let (data, parity) = parts.split_once('+').ok_or(NoRedundancy)?;
+                Ok(Self::Parity { data: number(data)?, parity: number(parity)? })
+            }
+            _ => Err(NoRedundancy),
         }
     }
 }

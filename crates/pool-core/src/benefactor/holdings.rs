@@ -20,6 +20,7 @@ use crate::benefactor::buffers::{Buffers, Piece};
 use crate::benefactor::segments::BLOCK;
 use crate::benefactor::sharing::Owner;
 use crate::id::{Incarnation, Inode, MountId, SessionId, Version};
+use crate::parity::is_own;
 use crate::planted::{Bug, planted};
 
 use self::rooms::Rooms;
@@ -54,8 +55,14 @@ pub struct Entry {
     pub crc: u32,
 }
 
-/// What a version's chunks are, of those that this benefactor has: by their number in the group.
+/// What a version's chunks are, of those that this benefactor has: by their number in the group. With [parity](crate::parity) also what others
+/// have of the same rows, [`ELSEWHERE`](crate::parity::ELSEWHERE).
 pub type Table = BTreeMap<u32, Entry>;
+
+/// What a benefactor has itself of a table.
+pub fn own(table: &Table) -> impl Iterator<Item = (&u32, &Entry)> {
+    table.iter().filter(|(number, _)| is_own(**number))
+}
 
 /// The order of a session's seals: the newest instance that was written before, and the number among those of the same open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -288,7 +295,7 @@ impl Holdings {
             return Ok(());
         }
         let missing: Vec<u32> =
-            table.iter().filter(|(_, entry)| !self.is_here(of.inode, entry)).map(|(index, _)| *index).collect();
+            own(&table).filter(|(_, entry)| !self.is_here(of.inode, entry)).map(|(index, _)| *index).collect();
         if !missing.is_empty() || self.sessions_ended.contains(&session) {
             return Err(Missing(missing));
         }
@@ -365,7 +372,7 @@ impl Holdings {
     /// Where a chunk of a version is, which this session committed, and what it must look like. Its bytes stay there until
     /// [`Holdings::read`].
     pub fn find(&mut self, of: GroupOf, version: Version, by: SessionId, chunk: u32) -> Option<(Entry, Location)> {
-        let entry = *self.tables.get(&(of, version, by))?.get(&chunk)?;
+        let entry = *self.tables.get(&(of, version, by))?.get(&chunk).filter(|_| is_own(chunk))?;
         // One that takes the place of a damaged one may still be coming.
         let held = self.held.get_mut(&entry.instance).filter(|held| held.is_readable())?;
         held.reads += 1;
@@ -511,7 +518,7 @@ impl Holdings {
 
     /// A table names its chunks from now on, in the place of what it named.
     fn name(&mut self, key: (GroupOf, Version, SessionId), table: Table) {
-        for entry in table.values() {
+        for (_, entry) in own(&table) {
             if let Some(held) = self.held.get_mut(&entry.instance) {
                 (held.named, held.copying) = (held.named + 1, false);
             }
@@ -532,7 +539,7 @@ impl Holdings {
 
     /// A table no longer names its chunks.
     fn release(&mut self, table: Table) {
-        for entry in table.into_values() {
+        for (_, entry) in own(&table) {
             if let Some(held) = self.held.get_mut(&entry.instance) {
                 held.named = held.named.saturating_sub(1);
             }

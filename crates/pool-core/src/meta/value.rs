@@ -6,6 +6,7 @@ use crate::id::{Domain, Inode, MountId, SessionId, Version};
 use crate::locks::Ranges;
 use crate::meta::key::Name;
 use crate::meta::operation::Refusal;
+use crate::parity::Parity;
 use crate::placement::{CHUNK, Layout, Media, Place};
 use crate::planted::{Bug, planted};
 use crate::runs::Runs;
@@ -22,6 +23,8 @@ pub enum Durability {
     },
     /// The target has it, verified.
     Target,
+    /// Every member of each row of chunks is at a benefactor, all in different domains.
+    Parity(Parity),
 }
 
 /// What a node is.

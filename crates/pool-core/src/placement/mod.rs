@@ -1,7 +1,7 @@
 //! Where a group of chunks goes.
 //!
-//! [`place`] answers with a [`Layout`]: columns, each of which has as many benefactors as a chunk has copies, all in different
-//! domains. Chunks go round the columns, by their weights. Memory comes first: of benefactors that lend SSD as well, since theirs
+//! [`place`] answers with a [`Layout`]: columns, each of which has as many benefactors as a chunk has copies, or a row of
+//! [parity](crate::parity) has members, all in different domains. Chunks, or rows, go round the columns, by their weights. Memory comes first: of benefactors that lend SSD as well, since theirs
 //! drains without the network, then of the others; SSD comes last (seed 002, II-E), and at the same time where memory is too narrow
 //! for the group. As many benefactors are used as have a chunk to take, at most [`Request::width_max`]; of equal ones the emptiest.
 
@@ -15,11 +15,13 @@ use surgetank_model::{Bandwidth, Bytes};
 pub use self::stripe::Stripe;
 pub use self::substitute::substitute;
 use crate::id::{BenefactorId, Domain, Incarnation};
+use crate::parity::Parity;
 
 /// Bytes of a chunk, but for the last of a file.
 pub const CHUNK: Bytes = Bytes::from_mib(1);
 /// Copies of a chunk, at most.
 pub const COPIES_MAX: u32 = 8;
+const COPIES_MORE: u32 = COPIES_MAX + 1;
 
 /// Where a copy of a chunk lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,16 +67,58 @@ pub struct Candidate {
     pub ssd: Option<Lent>,
 }
 
+/// What keeps chunks readable when benefactors are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// So many copies of each, 1 to [`COPIES_MAX`].
+    Copies(u32),
+    /// Rows of them have parity.
+    Parity(Parity),
+}
+
+impl Protection {
+    /// Benefactors of a column.
+    #[must_use]
+    pub const fn places(self) -> u32 {
+        match self {
+            Self::Copies(copies) => copies,
+            Self::Parity(of) => of.members(),
+        }
+    }
+
+    /// Bytes that lie in the pool for each byte that is written.
+    fn bytes(self) -> f64 {
+        match self {
+            Self::Copies(copies) => f64::from(copies),
+            Self::Parity(of) => f64::from(of.members()) / f64::from(of.data()),
+        }
+    }
+
+    const fn parity(self) -> Option<Parity> {
+        match self {
+            Self::Copies(_) => None,
+            Self::Parity(of) => Some(of),
+        }
+    }
+
+    fn needs(self) -> String {
+        match self {
+            Self::Copies(copies) => format!("{copies} copies need"),
+            Self::Parity(of) => format!("parity {of} needs"),
+        }
+    }
+}
+
 /// What is to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Bytes, once.
     pub bytes: Bytes,
-    /// Copies of each chunk, 1 to [`COPIES_MAX`].
-    pub copies: u32,
+    /// What protects each chunk.
+    pub protection: Protection,
     /// Where each must lie.
     pub media: Media,
-    /// Benefactors, at most: the provisioned N. As many as copies are used in any case.
+    /// Benefactors, at most: the provisioned N. As many as a column has places are used in any case.
     pub width_max: u32,
     /// Any number: among equal benefactors, requests with different numbers begin with different ones.
     pub spread: u64,
@@ -92,7 +136,7 @@ pub struct Place {
 /// Benefactors that have the same chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// As many as there are copies, in different domains. The first orders the writes of several sessions.
+    /// As many as there are copies, or members of a row, in different domains. The first orders the writes of several sessions.
     pub places: Vec<Place>,
     /// Where they take them.
     pub tier: Tier,
@@ -105,9 +149,20 @@ pub struct Column {
 pub struct Layout {
     /// At least one.
     pub columns: Vec<Column>,
+    /// Each chunk lies at one place of its column, and its row has parity at others; `None`: all places of its column have it.
+    pub parity: Option<Parity>,
 }
 
 impl Layout {
+    /// That of a group of which the pool has nothing.
+    pub const NONE: Self = Self { columns: Vec::new(), parity: None };
+
+    /// Places of a column that have to count, at least, if its chunks are to be read. Rows that lack chunks need fewer.
+    #[must_use]
+    pub fn needed(&self) -> usize {
+        self.parity.map_or(1, |of| of.data() as usize)
+    }
+
     /// Everybody who has a chunk of it, once.
     #[must_use]
     pub fn places(&self) -> Vec<Place> {
@@ -128,10 +183,10 @@ pub enum Error {
     #[error("a group has at least one byte")]
     Empty,
     /// Too few domains have a benefactor with the media that are asked for.
-    #[error("{copies} copies need benefactors{} in {copies} failure domains; there are {domains}", media.text())]
+    #[error("{} benefactors{} in {} failure domains; there are {domains}", protection.needs(), media.text(), protection.places())]
     Domains {
-        /// Copies that are asked for.
-        copies: u32,
+        /// What is asked for.
+        protection: Protection,
         /// Domains that have such a benefactor.
         domains: u32,
         /// What was asked for.
@@ -156,18 +211,18 @@ impl Media {
 /// # Errors
 /// See [`Error`].
 pub fn place(request: &Request, candidates: &[Candidate]) -> Result<Layout, Error> {
-    if request.copies == 0 || request.copies > COPIES_MAX {
-        return Err(Error::Copies(request.copies));
+    if let Protection::Copies(copies @ (0 | COPIES_MORE..)) = request.protection {
+        return Err(Error::Copies(copies));
     }
     if request.bytes == Bytes::ZERO {
         return Err(Error::Empty);
     }
     let memory = ring::memory(request, candidates);
-    let of_memory = memory.as_ref().map(|ring| ring.supply(request.copies));
+    let of_memory = memory.as_ref().map(|ring| ring.supply(request.protection));
     if let (Some(ring), Some(supply)) = (&memory, of_memory)
         && !supply.is_narrow(request.bytes)
     {
-        return Ok(Layout { columns: ring.columns(request, Tier::Memory, 1) });
+        return Ok(Layout { columns: ring.columns(request, Tier::Memory, 1), parity: request.protection.parity() });
     }
     // Both tiers at the same time, or SSD alone, of those as well whose memory is full: whichever is done first.
     let beside = memory.map(|memory| {
@@ -177,7 +232,7 @@ pub fn place(request: &Request, candidates: &[Candidate]) -> Result<Layout, Erro
     let plans = beside.into_iter().chain([(None, ring::ssd(request, candidates, None))]);
     let best = plans
         .filter_map(|(memory, ssd)| {
-            let supply = |ring: &Option<ring::Ring>| ring.as_ref().map(|ring| ring.supply(request.copies));
+            let supply = |ring: &Option<ring::Ring>| ring.as_ref().map(|ring| ring.supply(request.protection));
             let split = share::split(request.bytes, supply(&memory), supply(&ssd))?;
             Some((split, memory, ssd))
         })
@@ -191,7 +246,7 @@ pub fn place(request: &Request, candidates: &[Candidate]) -> Result<Layout, Erro
     };
     let mut all = columns(memory, Tier::Memory, weights.0);
     all.extend(columns(ssd, Tier::Ssd, weights.1));
-    Ok(Layout { columns: all })
+    Ok(Layout { columns: all, parity: request.protection.parity() })
 }
 
 fn why_not(request: &Request, candidates: &[Candidate]) -> Error {
@@ -202,6 +257,10 @@ fn why_not(request: &Request, candidates: &[Candidate]) -> Error {
     let mut domains: Vec<Domain> = candidates.iter().filter(lends).map(|candidate| candidate.domain).collect();
     domains.sort_unstable();
     domains.dedup();
-    let (copies, domains, media) = (request.copies, u32::try_from(domains.len()).unwrap_or(u32::MAX), request.media);
-    if domains < copies { Error::Domains { copies, domains, media } } else { Error::Full(request.bytes) }
+    let (protection, media) = (request.protection, request.media);
+    let domains = u32::try_from(domains.len()).unwrap_or(u32::MAX);
+    match domains < protection.places() {
+        true => Error::Domains { protection, domains, media },
+        false => Error::Full(request.bytes),
+    }
 }

@@ -1,13 +1,13 @@
 //! The benefactors of one tier, listed so that every column has its copies in different domains.
 //!
-//! They are listed domain by domain. Column *i* of *W* has the benefactors at the places (*i* + *j*·*q*) mod *W*, *j* < *k*, with
+//! They are listed domain by domain. Column *i* of *W* has the benefactors at the places (*i* + *j*·*q*) mod *W*, *j* < *k* (copies, or members of a row), with
 //! *q* = ⌊*W* ÷ *k*⌋. No domain has more than *q* benefactors, and two places of a column are at least *q* from each other, also
 //! across the end of the list: so they are never in one domain. Each benefactor is in exactly *k* columns.
 
 use surgetank_model::Bytes;
 
 use super::share::Supply;
-use super::{CHUNK, Candidate, Column, Lent, Media, Place, Request, Tier};
+use super::{CHUNK, Candidate, Column, Lent, Media, Place, Protection, Request, Tier};
 use crate::id::Domain;
 use crate::planted::{Bug, planted};
 
@@ -22,7 +22,8 @@ const SOONER: f64 = 0.98;
 pub(super) struct Ring {
     /// Domain by domain.
     members: Vec<(Place, Lent)>,
-    copies: usize,
+    /// Places of a column: *k*.
+    places: usize,
 }
 
 /// Memory for a request; `None`: too few domains lend any.
@@ -50,7 +51,7 @@ pub(super) fn ssd(request: &Request, candidates: &[Candidate], memory: Option<&R
 /// Benefactors that are useful.
 fn width_max(request: &Request) -> usize {
     let chunks = usize::try_from(request.bytes.get().div_ceil(CHUNK.get())).unwrap_or(usize::MAX);
-    (request.width_max as usize).min(chunks).min(u16::MAX.into()).max(request.copies as usize)
+    (request.width_max as usize).min(chunks).min(u16::MAX.into()).max(request.protection.places() as usize)
 }
 
 fn ring(
@@ -124,18 +125,18 @@ struct Ranked {
 
 /// The widest ring of those that have at least so much free.
 fn widest(request: &Request, ranked: &[Ranked], domains: usize, free: Bytes, width_max: usize) -> Option<Ring> {
-    let copies = request.copies as usize;
+    let places = request.protection.places() as usize;
     let mut width = width_max.min(ranked.len());
     // Narrower and narrower, until no domain has too many.
     loop {
-        if width < copies {
+        if width < places {
             return None;
         }
         let mut members = choose(request, ranked, domains, free, width);
         if members.len() == width {
             members.sort_unstable_by_key(|ranked| (ranked.domain, ranked.place));
             let members = members.into_iter().map(|ranked| (ranked.place, ranked.lent)).collect();
-            return Some(Ring { members, copies });
+            return Some(Ring { members, places });
         }
         width = members.len();
     }
@@ -143,8 +144,8 @@ fn widest(request: &Request, ranked: &[Ranked], domains: usize, free: Bytes, wid
 
 /// The first of the ranking that make a ring of this width, or as many of them as can be.
 fn choose<'a>(request: &Request, ranked: &'a [Ranked], domains: usize, free: Bytes, width: usize) -> Vec<&'a Ranked> {
-    let (copies, mut of_domain) = (request.copies as usize, vec![0; domains]);
-    let most = if planted(Bug::SameDomain) { width } else { width / copies };
+    let (places, mut of_domain) = (request.protection.places() as usize, vec![0; domains]);
+    let most = if planted(Bug::SameDomain) { width } else { width / places };
     let may = |ranked: &&Ranked| {
         let count = &mut of_domain[ranked.domain];
         let may = ranked.lent.free >= free && *count < most;
@@ -162,13 +163,13 @@ impl Ring {
 
     /// When it has taken the request, if nobody else takes a part.
     fn time(&self, request: &Request) -> f64 {
-        self.supply(request.copies).time(request.bytes.get() as f64)
+        self.supply(request.protection).time(request.bytes.get() as f64)
     }
 
     /// What it can take: as much as the narrowest and the slowest of them allow, since all take the same.
-    pub(super) fn supply(&self, copies: u32) -> Supply {
+    pub(super) fn supply(&self, protection: Protection) -> Supply {
         let least = |of: fn(&Lent) -> u64| self.members.iter().map(|(_, lent)| of(lent)).min().unwrap_or(0) as f64;
-        let each = self.members.len() as f64 / f64::from(copies);
+        let each = self.members.len() as f64 / protection.bytes();
         Supply {
             rate: each * least(|lent| lent.rate.get()),
             room: each * least(|lent| lent.free.get()),
@@ -179,13 +180,15 @@ impl Ring {
     /// Its columns, from one that the request's number chooses.
     pub(super) fn columns(&self, request: &Request, tier: Tier, weight: u8) -> Vec<Column> {
         let width = self.members.len();
-        let chunks = usize::try_from(request.bytes.get().div_ceil(CHUNK.get())).unwrap_or(usize::MAX);
+        // Of chunks, or of rows, each of which goes to one column.
+        let part = CHUNK.get() * request.protection.parity().map_or(1, |of| of.data().into());
+        let chunks = usize::try_from(request.bytes.get().div_ceil(part)).unwrap_or(usize::MAX);
         let first = usize::try_from(mixed(request.spread) % width as u64).unwrap_or_default();
-        let apart = width / self.copies;
+        let apart = width / self.places;
         (0..width.min(chunks))
             .map(|column| {
-                let at = |copy: usize| self.members[(first + column + copy * apart) % width].0;
-                Column { places: (0..self.copies).map(at).collect(), tier, weight }
+                let at = |place: usize| self.members[(first + column + place * apart) % width].0;
+                Column { places: (0..self.places).map(at).collect(), tier, weight }
             })
             .collect()
     }

@@ -9,6 +9,7 @@ pub mod locks;
 pub mod membership;
 pub mod metadata;
 pub mod namespace;
+pub mod parity;
 pub mod placement;
 pub mod publishing;
 pub mod repair;

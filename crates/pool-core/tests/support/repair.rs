@@ -64,7 +64,7 @@ pub fn run(seed: u64) -> Result<(), String> {
                 places.push(Place { id, incarnation });
             }
         }
-        layouts.insert(of, Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }] });
+        layouts.insert(of, Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }], parity: None });
     }
     let groups = layouts.keys().copied().map(News::Group);
     let mut news: Vec<News> = groups.chain(real.keys().copied().map(News::Benefactor)).collect();

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod fixture;
 mod memory;
+mod parity;
 mod put;
 mod repair;
 mod rights;
@@ -19,11 +20,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::buffers::{Buffers, TooSmall};
-use surgetank_pool_core::benefactor::holdings::{Entry, Holdings, Instance, Location, SealOrder};
+use surgetank_pool_core::benefactor::holdings::{Entry, Holdings, Instance, Location, SealOrder, own};
 use surgetank_pool_core::benefactor::scrub::Config as ScrubConfig;
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation};
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::Lends;
+use surgetank_pool_core::parity::PARITY_MAX;
 use surgetank_pool_core::placement::Place;
 use surgetank_pool_core::repair::Of;
 use tokio::sync::Semaphore;
@@ -92,6 +94,8 @@ pub enum Ended {
 const STAGING: u64 = 48 << 20;
 /// How long a benefactor that begins waits for a manager.
 const JOIN: Duration = Duration::from_secs(60);
+/// Chunks that a table names, at most: a group has 1,024, and those of parity that a row of one may have.
+const TABLE_MAX: usize = 1024 * (1 + PARITY_MAX as usize);
 /// How long a request waits for the SSD before it is to be asked again.
 const FLUSHED: Duration = Duration::from_secs(2);
 
@@ -363,7 +367,11 @@ impl Benefactor {
             return Reply::Stale;
         }
         let (of, version, by) = seal.of;
-        let chunks: Vec<Instance> = seal.table.values().map(|entry| entry.instance).collect();
+        // Others' chunks are not compared with anything.
+        if seal.table.len() > TABLE_MAX {
+            return Reply::Missing(seal.table.into_keys().skip(TABLE_MAX).collect());
+        }
+        let chunks: Vec<Instance> = own(&seal.table).map(|(_, entry)| entry.instance).collect();
         let logged = {
             let mut holdings = self.holdings();
             match holdings.seal(of, version, by, SealOrder(seal.order, 0), seal.table) {
@@ -510,6 +518,8 @@ impl Service for Benefactor {
             Request::DrainPart(part) => apart(move || self.drain(&part)).await?,
             Request::Probe => Reply::Alive(Box::new(self.alive())),
             Request::Copy(copy) => self.copy(copy).await,
+            Request::Rebuild(rebuild) => self.rebuild(rebuild).await,
+            Request::DrainLost(lost) => self.drain_lost(lost).await,
             Request::Adopt(adopt) => self.adopt(adopt).await,
         })
     }

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use surgetank_pool_core::benefactor::holdings::{self, Admission, NotAdopted};
+use surgetank_pool_core::benefactor::holdings::{self, Admission, NotAdopted, own};
 
 use super::Benefactor;
 use crate::chunks::{Adopt, Copy, Fence, Get, News, Reply, Request};
@@ -16,7 +16,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 impl Benefactor {
     /// Whether nothing later has come from a warden. A message by which something is brought (`brings`) may be passed by others of its warden;
     /// words that rest on what was there before may not.
-    fn is_latest(&self, fence: Fence, brings: bool) -> bool {
+    pub(super) fn is_latest(&self, fence: Fence, brings: bool) -> bool {
         let mut latest = self.fence.lock().unwrap_or_else(PoisonError::into_inner);
         let heeded = fence >= *latest || (brings && fence.0 == latest.0);
         *latest = fence.max(*latest);
@@ -46,7 +46,7 @@ impl Benefactor {
             };
             let get = Get { incarnation: *incarnation, of: copy.of, chunk, ticket: Ticket::default() };
             match self.fetch(address, get).await {
-                Some(bytes) if bytes.len() == entry.length as usize && crc32c::crc32c(&bytes) == entry.crc => {
+                Ok(bytes) if bytes.len() == entry.length as usize && crc32c::crc32c(&bytes) == entry.crc => {
                     // SAFETY: the piece was reserved for this chunk alone, and nobody reads it before it counts as stored.
                     unsafe { self.memory.write(piece, &bytes) };
                     arriving.stored();
@@ -57,21 +57,23 @@ impl Benefactor {
         Reply::Done
     }
 
-    async fn fetch(&self, address: &str, get: Get) -> Option<bytes::Bytes> {
+    /// A chunk of another benefactor, or whether it will not have it at any later time either.
+    pub(super) async fn fetch(&self, address: &str, get: Get) -> Result<bytes::Bytes, bool> {
         let peer = {
             let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
             match sources.get(address) {
                 Some(peer) => peer.clone(),
                 None => {
-                    let peer = Peer::new(address, &self.credentials.access()).ok()?;
+                    let peer = Peer::new(address, &self.credentials.access()).map_err(|_| false)?;
                     sources.insert(address.to_owned(), peer.clone());
                     peer
                 }
             }
         };
         match peer.ask::<Self>(Request::Get(get), ANSWER).await {
-            Ok(Reply::Chunk(_, bytes)) => Some(bytes),
-            _ => None,
+            Ok(Reply::Chunk(_, bytes)) => Ok(bytes),
+            Ok(Reply::NotHere | Reply::Stale | Reply::Corrupt) => Err(true),
+            _ => Err(false),
         }
     }
 
@@ -80,7 +82,7 @@ impl Benefactor {
         if adopt.incarnation != self.incarnation || !self.is_latest(adopt.fence, true) {
             return Reply::Stale;
         }
-        let chunks: Vec<_> = adopt.part.values().map(|entry| entry.instance).collect();
+        let chunks: Vec<_> = own(&adopt.part).map(|(_, entry)| entry.instance).collect();
         let logged = {
             let mut holdings = self.holdings();
             match holdings.adopt(adopt.of, &adopt.part, adopt.named) {
@@ -105,13 +107,13 @@ impl Benefactor {
 }
 
 /// A chunk that is on its way here. If its request ends before it has come, it never came, and its room is free.
-struct Arriving<'a> {
-    benefactor: &'a Benefactor,
-    instance: holdings::Instance,
+pub(super) struct Arriving<'a> {
+    pub(super) benefactor: &'a Benefactor,
+    pub(super) instance: holdings::Instance,
 }
 
 impl Arriving<'_> {
-    fn stored(self) {
+    pub(super) fn stored(self) {
         let mut holdings = self.benefactor.holdings();
         holdings.stored(self.instance, true);
         self.benefactor.look_at(&holdings);

@@ -4,13 +4,14 @@
 //! manager carries it out and however often it is sent. Paths are relative to the mount's root, with `/` between names.
 
 mod locks;
+mod lost;
 mod nodes;
 mod reader;
 mod revoke;
 mod session;
 mod writer;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,11 +22,13 @@ use surgetank_pool_core::meta::operation::{At, Operation, Refusal, Reply as Done
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::Path;
 use surgetank_pool_core::meta::{Durability, FileState, Kind, Name};
+use surgetank_pool_core::placement::{Media, Protection};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tonic::Code;
 
 use self::locks::AskedAt;
+use self::lost::Rows;
 pub use self::nodes::{Held, Owner, Stat};
 use self::reader::AtTarget;
 pub use self::reader::Reader;
@@ -175,8 +178,8 @@ struct Inner {
     session: SessionId,
     lease: Lease,
     root: Inode,
-    copies: u32,
-    media: surgetank_pool_core::placement::Media,
+    protection: Protection,
+    media: Media,
     target: PathBuf,
     over: AtomicBool,
     /// Until when the session lasts, though nobody renews it any more.
@@ -194,6 +197,8 @@ struct Inner {
     open: Mutex<BTreeSet<Inode>>,
     /// Files that stay readable when the target has them no more.
     held: Mutex<BTreeMap<Inode, AtTarget>>,
+    /// What the rows of groups are of which a chunk had to be made.
+    rows: Mutex<VecDeque<Arc<Rows>>>,
 }
 
 impl PoolClient {
@@ -216,9 +221,10 @@ impl PoolClient {
         let Reply::Begun(begun) = managers.ask_until(until, |_| asked.now(Request::Begin(begin.clone()))).await? else {
             return Err(senseless());
         };
-        let (copies, media) = match begun.of.durability {
-            Durability::Copies { copies, media } => (copies.into(), media),
-            Durability::Target => (1, surgetank_pool_core::placement::Media::Any),
+        let (protection, media) = match begun.of.durability {
+            Durability::Copies { copies, media } => (Protection::Copies(copies.into()), media),
+            Durability::Target => (Protection::Copies(1), Media::Any),
+            Durability::Parity(of) => (Protection::Parity(of), Media::Any),
         };
         let access = config.access.instead(begun.token);
         let inner = Arc::new(Inner {
@@ -227,7 +233,7 @@ impl PoolClient {
             session: begun.session,
             lease: begun.lease,
             root: begun.of.root,
-            copies,
+            protection,
             media,
             target: PathBuf::from(&begun.of.target),
             over: AtomicBool::new(false),
@@ -240,6 +246,7 @@ impl PoolClient {
             tickets: Mutex::new(BTreeMap::new()),
             open: Mutex::new(BTreeSet::new()),
             held: Mutex::new(BTreeMap::new()),
+            rows: Mutex::default(),
             config,
         });
         let renewing = tokio::spawn(renew(Arc::clone(&inner), Duration::from_millis(begun.millis))).abort_handle();

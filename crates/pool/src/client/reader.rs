@@ -14,6 +14,7 @@ use surgetank_pool_core::meta::{Group, Name, Node};
 use surgetank_pool_core::placement::Stripe;
 use tokio::time::Instant;
 
+use super::lost::{Row, read_lost};
 use super::{Error, Inner, LOOK, senseless};
 use crate::chunks::{self, CHUNK, Get};
 use crate::manager::{ASIDE, Content, Reply, Request, draft_name};
@@ -35,11 +36,13 @@ pub struct Reader {
     content: Content,
     /// The file at the target, once something was read of it there. Copies share it.
     opened: Arc<Mutex<Option<AtTarget>>>,
+    /// Of the last chunk that was made of the rest of its row, what was read for that. Copies share it.
+    row: Arc<Mutex<Option<((u32, Version), Row)>>>,
 }
 
 impl Reader {
     pub(super) fn new(inner: Arc<Inner>, path: &str, inode: Inode, content: Content) -> Self {
-        Self { inner, path: path.to_owned(), inode, content, opened: Arc::default() }
+        Self { inner, path: path.to_owned(), inode, content, opened: Arc::default(), row: Arc::default() }
     }
 
     /// Bytes of the file, as committed.
@@ -143,6 +146,10 @@ impl Reader {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn row(&self) -> MutexGuard<'_, Option<((u32, Version), Row)>> {
+        self.row.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The chunk that begins there.
     async fn chunk(&mut self, offset: u64) -> Result<Bytes, Error> {
         let until = self.inner.until();
@@ -156,8 +163,21 @@ impl Reader {
             let base = base.filter(|base| group.is_none_or(|(_, version, _)| version <= base.version));
             let (mut failed, mut forever) = (self.unreadable(offset, "the store has no group for it"), true);
             if let Some((index, version, group)) = group {
-                match read_chunk(&self.inner, self.inode, (index, version, group), chunk).await {
-                    Ok(bytes) => return Ok(bytes),
+                let read = self
+                    .row()
+                    .as_ref()
+                    .and_then(|(of, row)| row.get(&chunk).filter(|_| *of == (index, version)).cloned());
+                if let Some(bytes) = read {
+                    return Ok(bytes);
+                }
+                match read_row(&self.inner, self.inode, (index, version, group), chunk).await {
+                    Ok(mut row) => {
+                        let bytes = row.remove(&chunk).unwrap_or_default();
+                        if !row.is_empty() {
+                            *self.row() = Some(((index, version), row));
+                        }
+                        return Ok(bytes);
+                    }
                     Err(not_read) => {
                         (failed, forever) = (self.unreadable(offset, &not_read.why), not_read.forever);
                     }
@@ -212,25 +232,42 @@ pub(super) struct Failed {
 
 /// Reads a chunk of a committed group.
 pub(super) async fn read_chunk(
-    inner: &Inner,
+    inner: &Arc<Inner>,
+    inode: Inode,
+    of: (u32, Version, &Group),
+    chunk: u32,
+) -> Result<Bytes, Failed> {
+    read_row(inner, inode, of, chunk).await.map(|mut row| row.remove(&chunk).unwrap_or_default())
+}
+
+/// The same, with others of its row if it had to be made of them.
+async fn read_row(
+    inner: &Arc<Inner>,
     inode: Inode,
     (index, version, group): (u32, Version, &Group),
     chunk: u32,
-) -> Result<Bytes, Failed> {
-    let column = &group.layout.columns[Stripe::new(&group.layout).column(chunk.into())];
+) -> Result<Row, Failed> {
+    let places = Stripe::new(&group.layout).places(&group.layout, chunk).to_vec();
     let (mut answers, mut forever) = (Vec::new(), true);
     let ticket = inner.ticket(inode).await;
     // Copies share the reads: which is asked first goes by the chunk.
-    let first = chunk as usize % column.places.len();
-    for place in column.places.iter().cycle().skip(first).take(column.places.len()) {
+    let first = chunk as usize % places.len().max(1);
+    for place in places.iter().cycle().skip(first).take(places.len()) {
         let of = (GroupOf { inode, group: index }, version, group.by);
         let get = Get { incarnation: place.incarnation, of, chunk, ticket: ticket.clone() };
         let answer = inner.ask_benefactor(place.id, chunks::Request::Get(get), ANSWER).await;
         forever &= answer.is_some();
         match intact(answer) {
-            Ok((_, bytes)) => return Ok(bytes),
+            Ok((_, bytes)) => return Ok(Row::from([(chunk, bytes)])),
             Err(why) => answers.push(format!("benefactor {} {why}", place.id)),
         }
+    }
+    if let Some(parity) = group.layout.parity {
+        let made = read_lost(inner, inode, (index, version, group), (chunk, parity)).await;
+        return made.map_err(|failed| {
+            answers.push(failed.why);
+            Failed { why: answers.join(", "), forever: forever && failed.forever }
+        });
     }
     Err(Failed { why: answers.join(", "), forever })
 }

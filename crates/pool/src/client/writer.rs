@@ -13,6 +13,7 @@ mod end;
 mod holes;
 mod kept;
 mod part;
+mod rows;
 mod shared;
 mod size;
 mod staging;
@@ -33,6 +34,7 @@ use tokio::time::Instant;
 
 use self::base::placed;
 use self::part::Former;
+use self::rows::{Row, Tail};
 use self::shared::{Pending, is_behind};
 use self::staging::Put;
 use super::reader::AtTarget;
@@ -53,6 +55,8 @@ struct Group {
     /// Where its chunks are to lie, and how they are spread; `None`: nowhere yet.
     placed: Option<(Layout, Stripe)>,
     chunks: BTreeMap<u32, Chunk>,
+    /// The parity of its rows.
+    rows: BTreeMap<u32, Row>,
     /// Chunks that the file's base alone has.
     absent: Runs,
     /// Whole chunks that are zeros and lie nowhere.
@@ -74,6 +78,8 @@ struct Group {
 struct Chunk {
     length: u32,
     crc: u32,
+    /// Which writing it is, wherever that lies.
+    id: Option<Instance>,
     /// It was written here and is not committed.
     draft: bool,
     /// Its bytes, as long as it is not committed and they are kept here.
@@ -138,6 +144,8 @@ pub struct Writer {
     uncommitted: u64,
     /// Which chunks are kept in memory, in the order in which they were written; some may be so no longer.
     kept: VecDeque<(u32, u32)>,
+    /// The last row, as far as it is committed.
+    tail: Tail,
     puts: JoinSet<Put>,
     /// What these put, and whether it has arrived is not known.
     sent: BTreeSet<(BenefactorId, Instance)>,
@@ -180,6 +188,7 @@ impl Writer {
             read: None,
             uncommitted: 0,
             kept: VecDeque::new(),
+            tail: Tail::default(),
             puts: JoinSet::new(),
             sent: BTreeSet::new(),
             gone: BTreeSet::new(),
@@ -396,6 +405,7 @@ impl Writer {
         if self.groups.get(&index).is_some_and(|group| group.chunks.get(&chunk).is_some_and(|former| former.draft)) {
             self.settle(0).await?;
         }
+        fresh.id = fresh.id.or_else(|| Some(Instance { session: self.inner.session, number: self.next_number() }));
         if let Some(group) = self.groups.get_mut(&index) {
             group.changed = true;
             let mut is_kept = false;
@@ -425,6 +435,7 @@ impl Writer {
         }
         self.placed(index).await?;
         self.put_missing(index, chunk);
+        self.protect_full(index, chunk);
         self.settle(self.under_way()).await?;
         match self.full {
             Some(_) => self.place_all(self.inner.until()).await,
@@ -530,6 +541,7 @@ impl Writer {
         // What is written next may lie elsewhere, and there is more room soon.
         self.room.clear();
         let session = self.inner.session;
+        self.keep_tail();
         let mut drafts = std::mem::take(&mut self.withdrawn);
         // What was not sealed with this commit is of a group that stays as it was.
         let stays = |index: &u32| self.groups.get(index).is_some_and(|group| !group.changed);
@@ -543,9 +555,10 @@ impl Writer {
             group.is_cut = false;
             for chunk in group.chunks.values_mut().filter(|chunk| chunk.draft) {
                 drafts.extend(chunk.clone().writings());
-                let Chunk { length, crc, ref mut at, .. } = *chunk;
-                *chunk = Chunk { length, crc, at: std::mem::take(at), ..Chunk::default() };
+                let Chunk { length, crc, id, ref mut at, .. } = *chunk;
+                *chunk = Chunk { length, crc, id, at: std::mem::take(at), ..Chunk::default() };
             }
+            drafts.extend(group.rows.values_mut().flat_map(Row::committed));
         }
         // Where a group was that the file has been cut off before, or of which the pool has nothing, is chosen anew.
         for group in self.groups.values_mut().filter(|group| group.known && group.chunks.is_empty()) {

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use surgetank_model::Bytes;
-use surgetank_pool_core::benefactor::holdings::GroupOf;
+use surgetank_pool_core::benefactor::holdings::{GroupOf, own};
 use surgetank_pool_core::id::{BenefactorId, Inode, Version};
 use surgetank_pool_core::meta::Group;
-use surgetank_pool_core::placement::Stripe;
+use surgetank_pool_core::parity::is_readable;
 
 use super::Error;
 use crate::benefactor::ssd::{Directory, Found, Ssd};
@@ -131,21 +131,15 @@ fn tables(found: &Found) -> Has {
     let whole = found
         .tables
         .iter()
-        .filter(|(_, (_, table))| table.values().all(|entry| found.chunks.contains_key(&entry.instance)));
+        .filter(|(_, (_, table))| own(table).all(|(_, entry)| found.chunks.contains_key(&entry.instance)));
     whole.map(|(of, (_, table))| (*of, table.keys().copied().collect())).collect()
 }
 
 /// Whether each chunk of a group is at a benefactor that the layout names for it.
 fn is_whole(has: &BTreeMap<BenefactorId, Has>, inode: Inode, (index, version, group): &(u32, Version, Group)) -> bool {
-    if group.layout.columns.is_empty() {
-        return true;
-    }
-    let (of, stripe) = ((GroupOf { inode, group: *index }, *version, group.by), Stripe::new(&group.layout));
-    group.present().all(|chunk| {
-        let places = group.layout.columns.get(stripe.column(chunk.into())).map_or(&[][..], |column| &column.places);
-        places
-            .iter()
-            .any(|place| has.get(&place.id).and_then(|has| has.get(&of)).is_some_and(|chunks| chunks.contains(&chunk)))
+    let of = (GroupOf { inode, group: *index }, *version, group.by);
+    is_readable(&group.layout, group.present(), |place, chunk| {
+        has.get(&place.id).and_then(|has| has.get(&of)).is_some_and(|chunks| chunks.contains(&chunk))
     })
 }
 

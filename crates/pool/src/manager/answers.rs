@@ -118,16 +118,17 @@ impl Manager {
     /// A mount by its name.
     async fn mount(&self, begin: &Begin) -> Result<(MountId, Mount), Refused> {
         if let Some((target, durability)) = &begin.make {
-            let copies = match durability {
-                Durability::Copies { copies, .. } => u32::from(*copies),
-                Durability::Target => {
-                    let sentence = "durability = target: no sync waits for the target yet; choose a number of copies";
+            match durability {
+                Durability::Copies { copies, .. } if *copies == 0 || u32::from(*copies) > COPIES_MAX => {
+                    let sentence = format!("copies = {copies}: a chunk has 1 to {COPIES_MAX} copies");
                     return Err(Refused::invalid_argument(sentence));
                 }
-            };
-            if copies == 0 || copies > COPIES_MAX {
-                let sentence = format!("copies = {copies}: a chunk has 1 to {COPIES_MAX} copies");
-                return Err(Refused::invalid_argument(sentence));
+                Durability::Target => {
+                    let sentence =
+                        "durability = target: no sync waits for the target yet; choose a number of copies, or parity";
+                    return Err(Refused::invalid_argument(sentence));
+                }
+                Durability::Copies { .. } | Durability::Parity(_) => {}
             }
             if !std::path::Path::new(target).is_absolute() || !std::path::Path::new(target).is_dir() {
                 let sentence =
@@ -349,6 +350,7 @@ fn text(durability: Durability) -> String {
         Durability::Copies { copies, media: Media::Any } => format!("copies={copies}"),
         Durability::Copies { copies, media: Media::Ssd } => format!("copies={copies},media=ssd"),
         Durability::Target => "target".to_owned(),
+        Durability::Parity(of) => format!("parity={of}"),
     }
 }
 

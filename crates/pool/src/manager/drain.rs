@@ -12,16 +12,17 @@ use surgetank_pool_core::benefactor::holdings::GroupOf;
 use surgetank_pool_core::id::{Incarnation, Inode, MountId, Version};
 use surgetank_pool_core::meta::value::{Base, Change, Placed};
 use surgetank_pool_core::meta::{Group, Key, Node, Prefix, Value};
-use surgetank_pool_core::placement::{Column, Stripe};
+use surgetank_pool_core::placement::{Layout, Place, Stripe};
 use surgetank_pool_core::publishing::Turn;
 use tokio::task::JoinSet;
 
 use super::Manager;
 use super::answers::groups;
 use super::publisher::on_target;
+use super::rows::Rows;
 use super::target::Target;
 use crate::benefactor::Benefactor;
-use crate::chunks::{self, CHUNK, DrainPart};
+use crate::chunks::{self, CHUNK, DrainLost, DrainPart};
 use crate::meta::Unavailable;
 use crate::span;
 
@@ -286,18 +287,17 @@ pub(super) async fn write_group(
 ) -> std::io::Result<Written> {
     let of = (GroupOf { inode, group: *index }, *at, group.by);
     let file = file.to_str().ok_or_else(|| Error::other("the target's path is not UTF-8"))?;
-    let mut columns: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+    let mut columns: BTreeMap<Vec<Place>, Vec<u32>> = BTreeMap::new();
     let stripe = Stripe::new(&group.layout);
     for chunk in chunks {
-        columns.entry(stripe.column(chunk.into())).or_default().push(chunk);
+        columns.entry(stripe.places(&group.layout, chunk).to_vec()).or_default().push(chunk);
     }
-    let mut parts = JoinSet::new();
-    for (column, chunks) in columns {
-        let column = group.layout.columns[column].clone();
+    let (mut parts, layout) = (JoinSet::new(), Arc::new(group.layout.clone()));
+    for (places, chunks) in columns {
         for chunks in chunks.chunks(PART) {
             let (incarnation, offset) = (Incarnation(0), span::of_group(*index).0);
             let part = DrainPart { incarnation, of, chunks: chunks.to_vec(), offset, file: file.to_owned() };
-            parts.spawn(write_part(Arc::clone(manager), column.clone(), part));
+            parts.spawn(write_part(Arc::clone(manager), (Arc::clone(&layout), places.clone()), part));
         }
     }
     let mut written = Written { chunks: Ok(BTreeMap::new()), answered: true };
@@ -319,17 +319,26 @@ pub(super) async fn write_group(
 /// Number, bytes and CRC32C of chunks that were written, or why not all were, and whether everybody who was asked has answered.
 type Part = (Result<Vec<(u32, u32, u32)>, Drain>, bool);
 
-/// Has a column's benefactors write chunks: one that has all of them, or else each chunk one that has it.
-async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> Part {
-    let mut answered = match write_from_one(&manager, &column, &part).await {
+/// Has chunks written by benefactors that have them: one that has all of them, or else each chunk one that has it. With parity they are made of the
+/// rest of their rows where none does.
+async fn write_part(manager: Arc<Manager>, (layout, places): (Arc<Layout>, Vec<Place>), part: DrainPart) -> Part {
+    let mut answered = match write_from_one(&manager, &places, &part).await {
         // Different chunks of them may be damaged in the copies.
         (Err(Drain::Lost), answered) if part.chunks.len() > 1 => answered,
+        (Err(Drain::Lost | Drain::Later), answered) if layout.parity.is_some() => {
+            return and(write_lost(&manager, &layout, &part).await, answered);
+        }
         other => return other,
     };
     let mut drained = Vec::with_capacity(part.chunks.len());
     for chunk in &part.chunks {
         let alone = DrainPart { chunks: vec![*chunk], ..part.clone() };
-        let (chunks, all) = write_from_one(&manager, &column, &alone).await;
+        let (chunks, all) = match write_from_one(&manager, &places, &alone).await {
+            (Err(Drain::Lost | Drain::Later), all) if layout.parity.is_some() => {
+                and(write_lost(&manager, &layout, &alone).await, all)
+            }
+            other => other,
+        };
         answered &= all;
         match chunks {
             Ok(chunks) => drained.extend(chunks),
@@ -339,10 +348,41 @@ async fn write_part(manager: Arc<Manager>, column: Column, part: DrainPart) -> P
     (Ok(drained), answered)
 }
 
-/// Has one of a column's benefactors write chunks: whichever can.
-async fn write_from_one(manager: &Manager, column: &Column, part: &DrainPart) -> Part {
+fn and((chunks, answered): Part, others: bool) -> Part {
+    (chunks, answered && others)
+}
+
+/// Has chunks made of the rest of their rows, and written, by one of those that have some of these.
+async fn write_lost(manager: &Manager, layout: &Layout, part: &DrainPart) -> Part {
+    let Some(parity) = layout.parity else { return (Err(Drain::Lost), true) };
+    let (rows, stripe) = (Rows::read(manager, part.of, (layout, parity), None).await, Stripe::new(layout));
+    let lost: Vec<_> = part.chunks.iter().filter_map(|chunk| rows.lost(*chunk)).collect();
+    if lost.len() < part.chunks.len() {
+        let is_over = part.chunks.iter().any(|chunk| rows.is_over(*chunk, (layout, &stripe)));
+        return (Err(if is_over { Drain::Lost } else { Drain::Later }), true);
+    }
+    let mut answered = true;
+    for member in &rows.members {
+        let (of, lost, sources, file) = (part.of, lost.clone(), rows.sources(), part.file.clone());
+        let drain = DrainLost { of, parity, lost, sources, offset: part.offset, file };
+        match member.peer.ask::<Benefactor>(chunks::Request::DrainLost(drain), PART_TIME).await {
+            Ok(chunks::Reply::Drained(chunks)) => {
+                manager.rate.drained(of.0.inode, chunks.iter().map(|(_, length, _)| u64::from(*length)).sum());
+                return (Ok(chunks), answered);
+            }
+            Ok(chunks::Reply::NotDrained(why)) => return (Err(Drain::Refused(why)), answered),
+            Ok(chunks::Reply::NotHere) => return (Err(Drain::Lost), answered),
+            Ok(_) => return (Err(Drain::Later), answered),
+            Err(_) => answered = false,
+        }
+    }
+    (Err(Drain::Later), answered)
+}
+
+/// Has one of those that have chunks write them: whichever can.
+async fn write_from_one(manager: &Manager, places: &[Place], part: &DrainPart) -> Part {
     let (mut lost, mut answered) = (true, true);
-    for place in column.places.iter().copied() {
+    for place in places.iter().copied() {
         // A later life has what is on its SSD.
         let newest = manager.members.newest(place.id);
         let Some(member) = newest.filter(|member| member.lends.place.incarnation >= place.incarnation) else {

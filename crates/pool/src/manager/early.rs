@@ -12,6 +12,7 @@ use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Taken};
 use surgetank_pool_core::meta::value::{self, Base, Change};
 use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Role, Value};
+use surgetank_pool_core::parity::{ELSEWHERE, is_parity, whole_rows};
 use surgetank_pool_core::publishing;
 use tokio::time::Instant;
 
@@ -378,9 +379,9 @@ async fn table(
                 break;
             }
         }
-        all.extend(found?);
+        all.extend(found?.into_iter().map(|(number, entry)| (number & !ELSEWHERE, entry)));
     }
-    all.retain(|chunk, _| !group.is_absent(*chunk));
+    all.retain(|chunk, _| !is_parity(*chunk) && !group.is_absent(*chunk));
     Some(all)
 }
 
@@ -437,6 +438,11 @@ async fn taken(
     let now = table(manager, inode, (index, at, group)).await?;
     let is_same = |chunk: &u32| drained.chunks.get(chunk) == now.get(chunk).map(|entry| &entry.instance);
     let chunks: BTreeSet<u32> = group.present().filter(is_same).collect();
+    // What stays of a row has to be protected by its parity.
+    let chunks = match group.layout.parity {
+        Some(of) => whole_rows(of, group.present(), &chunks),
+        None => chunks,
+    };
     let stay = now.iter().filter(|(chunk, _)| !chunks.contains(chunk));
     let (_, digest) = span::digest(stay.map(|(_, entry)| (entry.length, entry.crc)));
     (!chunks.is_empty()).then_some(Taken { chunks, digest })

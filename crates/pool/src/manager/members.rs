@@ -48,9 +48,15 @@ pub(super) struct Member {
 impl Member {
     /// What a table of it says; `None`: it has none of the name, or does not answer.
     pub(super) async fn table(&self, of: TableOf) -> Option<Table> {
+        self.has_table(of).await.flatten()
+    }
+
+    /// The same; `Some(None)`: it does not have it, and will not.
+    pub(super) async fn has_table(&self, of: TableOf) -> Option<Option<Table>> {
         let get = Get { incarnation: self.lends.place.incarnation, of, chunk: 0, ticket: Ticket::default() };
         match self.peer.ask::<Benefactor>(chunks::Request::Table(get), ANSWER).await {
-            Ok(chunks::Reply::Table(table)) => Some(table),
+            Ok(chunks::Reply::Table(table)) => Some(Some(table)),
+            Ok(chunks::Reply::NotHere | chunks::Reply::Stale) => Some(None),
             _ => None,
         }
     }
@@ -246,7 +252,7 @@ impl Members {
         candidates.retain(|other| !place.without.contains(&other.place) && !apart.contains(&other.domain));
         let request = placement::Request {
             bytes: Bytes::new(place.bytes),
-            copies: place.copies,
+            protection: place.protection,
             media: place.media,
             width_max: u32::MAX,
             spread: place.spread,

@@ -19,6 +19,7 @@ mod revocations;
 mod rights;
 mod roles;
 mod room;
+mod rows;
 mod target;
 mod troubles;
 mod union;

@@ -6,7 +6,7 @@ use surgetank_pool_core::meta::operation::{self, Operation, Refusal};
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::{Lends, Mount, Path, Placed};
 use surgetank_pool_core::meta::{Durability, Group, Name, Node};
-use surgetank_pool_core::placement::{self, Layout, Media};
+use surgetank_pool_core::placement::{self, Layout, Media, Protection};
 
 use crate::rpc::Method;
 use crate::security::token::{Ticket, Token};
@@ -43,9 +43,9 @@ pub struct Begun {
 pub struct Place {
     /// Bytes, once.
     pub bytes: u64,
-    /// Copies.
-    pub copies: u32,
-    /// Where each must lie.
+    /// What protects them.
+    pub protection: Protection,
+    /// Where each copy must lie.
     pub media: Media,
     /// Any number.
     pub spread: u64,
@@ -313,7 +313,7 @@ wire_struct! {
     Lease { 0 }
     Begin { name, make }
     Begun { session, lease, millis, mount, of, token }
-    Place { bytes, copies, media, spread, without, apart }
+    Place { bytes, protection, media, spread, without, apart }
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
     Status { benefactors, states, files, journal, drain_bytes_s, integrity, store, logs, mounts }

@@ -3,6 +3,9 @@
 //!
 //! A copy is fetched by the benefactor that takes the place, from one that has the chunks. It counts once a transaction has named the new
 //! place in the group's layout, which compares that this manager is the warden and that the benefactor is in the life that fetched it.
+//! What has parity is made again instead: see [`parity`].
+
+mod parity;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -311,7 +314,7 @@ async fn media(manager: &Manager, job: &Job) -> Result<(Option<MountId>, Media),
     });
     let media = match durability {
         Some(Durability::Copies { media, .. }) => media,
-        Some(Durability::Target) | None => Media::Any,
+        Some(Durability::Target | Durability::Parity(_)) | None => Media::Any,
     };
     Ok((Some(mount), media))
 }
@@ -354,9 +357,7 @@ fn columns(job: &Job) -> impl Iterator<Item = (usize, &[Place])> {
 
 /// The chunks of columns, each with its column.
 fn wanted(job: &Job, group: &Group, of: &BTreeSet<usize>) -> BTreeMap<u32, usize> {
-    let stripe = Stripe::new(&job.layout);
-    let chunks = group.present().map(|chunk| (chunk, stripe.column(chunk.into())));
-    chunks.filter(|(_, column)| of.contains(column)).collect()
+    surgetank_pool_core::parity::lie_at(&job.layout, job.instead_of, of, group.present())
 }
 
 /// Records that a place of a group, in these columns or in all, is another's; `false`: it was refused.
@@ -444,19 +445,22 @@ impl Work {
         except: BenefactorId,
         on_lacking: Lacking,
     ) -> Result<Vec<u32>, NotBrought> {
+        if let Some(parity) = self.group.layout.parity {
+            return self.rebuild(of, parity, wanted, except, on_lacking).await;
+        }
         let (part, sources) = self.part(of, wanted, except).await?;
         let of = (of.group, of.version, of.by);
         let (mut brought, mut lacking) = (Table::new(), Vec::new());
         for batch in part.chunks(BATCH) {
             let bytes = batch.iter().filter_map(|(_, from)| Some(u64::from(from.front()?.0.length))).sum();
-            let pause = self.rate().time_for(bytes);
+            let next = tokio::time::Instant::now() + self.rate().time_for(bytes);
             let copied = self.copy(of, batch.to_vec(), &sources).await?;
             lacking.extend(batch.iter().map(|(chunk, _)| *chunk).filter(|chunk| !copied.contains_key(chunk)));
             if on_lacking == Lacking::Fails && !lacking.is_empty() {
                 return Err(NotBrought::NoSource);
             }
             brought.extend(copied);
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep_until(next).await;
         }
         if brought.is_empty() && !lacking.is_empty() {
             return Err(NotBrought::NoSource);

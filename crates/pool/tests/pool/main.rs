@@ -18,6 +18,7 @@ mod local;
 mod locks;
 mod managers;
 mod network;
+mod parity;
 mod publishers;
 mod removed;
 mod renamed;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use bytes::{Buf, BufMut};
 use surgetank_pool::benefactor::Benefactor;
-use surgetank_pool::chunks::{self, Draft, DrainPart, Get, News, Put, Seal};
+use surgetank_pool::chunks::{self, Draft, DrainLost, DrainPart, Get, News, Put, Seal};
 use surgetank_pool::client::{Config, Error, PoolClient};
 use surgetank_pool::manager::{self, ASIDE, Begin, Begun, Content, Ended, Manager, NUMBERS, Once};
 use surgetank_pool::rpc::{Listener, Method, Peer};
@@ -20,6 +20,7 @@ use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::{self, Attributes};
 use surgetank_pool_core::meta::{Durability, Name};
+use surgetank_pool_core::parity::Parity;
 use surgetank_pool_core::placement::{self, Media};
 use tonic::{Code, Status};
 
@@ -130,6 +131,8 @@ fn no_service_reads_a_request_without_a_token_of_the_pool() {
             "/surgetank.pool.Chunks/Get",
             "/surgetank.pool.Chunks/Draft",
             "/surgetank.pool.Chunks/DrainPart",
+            "/surgetank.pool.Chunks/Rebuild",
+            "/surgetank.pool.Chunks/DrainLost",
         ];
         let manager = of_manager.map(|method| (&pool.managers[0].address, method));
         let benefactor = of_benefactor.map(|method| (&pool.benefactors[0].address, method));
@@ -217,7 +220,11 @@ fn a_mounts_token_reaches_its_own_target_alone() {
             let of = (GroupOf { inode: Inode(1), group: 0 }, Version(1), SessionId(1));
             let file = pool.target().join("stolen").display().to_string();
             let part = DrainPart { incarnation: Incarnation(0), of, chunks: Vec::new(), offset: 0, file };
+            let parity = Parity::new(4, 1).unwrap();
+            let (lost, sources, file) = (Vec::new(), Vec::new(), part.file.clone());
+            let made = DrainLost { of, parity, lost, sources, offset: 0, file };
             denied("drain", ask_benefactor(&pool, access, chunks::Request::DrainPart(part)).await);
+            denied("made", ask_benefactor(&pool, access, chunks::Request::DrainLost(made)).await);
             let words = News { withdrawn: Vec::new(), words: Some(Default::default()) };
             denied("words", ask_benefactor(&pool, access, chunks::Request::Forget(words)).await);
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Admission, Effect, Entry, GroupOf, Held, Holdings, Instance, Location, Missing, NotAdopted, Put, SealOrder, Table,
+    own,
 };
 use crate::benefactor::buffers::Buffers;
 use crate::id::{Incarnation, Inode, SessionId, Version};
@@ -42,8 +43,8 @@ impl Holdings {
             holdings.rooms.came(*instance, held);
         }
         for (key, table) in tables {
-            if table.values().all(|entry| holdings.held.contains_key(&entry.instance)) {
-                for entry in table.values() {
+            if own(&table).all(|(_, entry)| holdings.held.contains_key(&entry.instance)) {
+                for (_, entry) in own(&table) {
                     if let Some(held) = holdings.held.get_mut(&entry.instance) {
                         held.named += 1;
                     }
@@ -94,7 +95,7 @@ impl Holdings {
         named: bool,
     ) -> Result<(), NotAdopted> {
         let missing: Vec<u32> =
-            part.iter().filter(|(_, entry)| !self.is_here(of.inode, entry)).map(|(index, _)| *index).collect();
+            own(part).filter(|(_, entry)| !self.is_here(of.inode, entry)).map(|(index, _)| *index).collect();
         if !missing.is_empty() {
             return Err(NotAdopted::Missing(Missing(missing)));
         }
@@ -131,7 +132,7 @@ impl Holdings {
         }
         let tables = self.tables.iter();
         tables
-            .flat_map(|(key, table)| table.iter().map(move |(index, entry)| (*key, *index, entry)))
+            .flat_map(|(key, table)| own(table).map(move |(index, entry)| (*key, *index, entry)))
             .filter(|(.., entry)| is_damaged(entry))
             .map(|(key, index, _)| (key, index))
             .collect()

@@ -127,6 +127,7 @@ impl Writer {
         let layout = |group: &u32, places: &[Vec<Place>]| {
             let columns = self.groups[group].columns.iter().zip(places);
             Layout {
+                parity: None,
                 columns: columns
                     .map(|(seats, places)| Column { places: places.clone(), tier: seats.tier, weight: seats.weight })
                     .collect(),

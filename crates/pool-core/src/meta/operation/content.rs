@@ -329,7 +329,7 @@ impl Recorder<'_> {
             let mut group = Group { digest: taken.digest, ..group.clone() };
             taken.chunks.iter().for_each(|chunk| group.absent.insert(*chunk));
             if group.present().next().is_none() {
-                (group.layout, group.absent) = (Layout { columns: Vec::new() }, Runs::NONE);
+                (group.layout, group.absent) = (Layout::NONE, Runs::NONE);
             }
             self.put(key, Value::Group(group));
         }

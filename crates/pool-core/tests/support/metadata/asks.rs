@@ -103,7 +103,7 @@ impl World {
                 Place { id, incarnation: Incarnation(self.benefactors[&id]) }
             })
             .collect();
-        let layout = Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }] };
+        let layout = Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }], parity: None };
         Group {
             layout,
             bytes: 0,

@@ -89,7 +89,7 @@ impl World {
         if group.present().next().is_none() {
             if self.random.chance(0.5) {
                 // Nothing of it is in the pool.
-                (group.layout, group.absent) = (Layout { columns: Vec::new() }, Runs::NONE);
+                (group.layout, group.absent) = (Layout::NONE, Runs::NONE);
             } else {
                 group.absent.remove(0);
                 group.holes.remove(0);

@@ -264,7 +264,7 @@ impl World {
                 let candidates = self.candidates();
                 let request = Request {
                     bytes: Bytes::from_mib(6),
-                    copies: policy.copies,
+                    protection: Protection::Copies(policy.copies),
                     media: policy.media,
                     width_max: 2,
                     spread: self.number(),

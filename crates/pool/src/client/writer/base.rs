@@ -154,6 +154,7 @@ impl Writer {
                     None => {}
                 }
             }
+            self.withdrawn.extend(group.drop_rows());
             if group.chunks.is_empty() {
                 group.placed = None;
             }

@@ -2,6 +2,7 @@
 
 use super::super::Error;
 use super::Writer;
+use super::rows::Row;
 
 impl Writer {
     /// Commits and closes: the target is to have it.
@@ -44,6 +45,8 @@ impl Writer {
         let drafts = self.groups.values().flat_map(|group| group.chunks.values());
         let drafts = drafts.chain(self.pending.iter().map(|pending| &pending.chunk));
         let drafts = drafts.filter(|chunk| chunk.draft).flat_map(|chunk| chunk.clone().writings());
+        let of_rows = self.groups.values().flat_map(|group| group.rows.values()).flat_map(Row::drafts);
+        let drafts = drafts.chain(of_rows);
         let others = std::mem::take(&mut self.restored).into_keys().chain(std::mem::take(&mut self.sent));
         let drafts: Vec<_> = drafts.chain(std::mem::take(&mut self.withdrawn)).chain(others).collect();
         self.withdraw(drafts);

@@ -5,12 +5,13 @@
 //! what others commit meanwhile changes nothing in it.
 //!
 //! With one copy nothing but the benefactor has it then. If that dies, the file lacks it as it lacks what was committed before; unless that
-//! survives on an SSD, so that with one copy on SSD everything is kept, and committed when it is too much.
+//! survives on an SSD, so that with one copy on SSD everything is kept, and committed when it is too much. So it is with parity, which is computed
+//! of it.
 
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, Instance};
 use surgetank_pool_core::id::BenefactorId;
-use surgetank_pool_core::placement::{Media, Place};
+use surgetank_pool_core::placement::{Media, Place, Protection};
 use tokio::time::Instant;
 
 use super::super::reader::{ANSWER, DAMAGED, intact};
@@ -70,7 +71,7 @@ impl Group {
     /// Which places a chunk is to have.
     pub(super) fn lies_at(&self, number: u32) -> &[Place] {
         match &self.placed {
-            Some((layout, stripe)) => &layout.columns[stripe.column(number.into())].places,
+            Some((layout, stripe)) => stripe.places(layout, number),
             None => &[],
         }
     }
@@ -89,7 +90,12 @@ impl Writer {
         if over == 0 || planted(Bug::NothingDropped) {
             return true;
         }
-        let may_go = self.inner.copies > 1 || self.inner.media != Media::Ssd || planted(Bug::DroppedWithOneSsd);
+        let may_go = match self.inner.protection {
+            Protection::Copies(copies) => copies > 1 || self.inner.media != Media::Ssd,
+            // A row's parity is computed of them.
+            Protection::Parity(_) => false,
+        };
+        let may_go = may_go || planted(Bug::DroppedWithOneSsd);
         let (groups, gone) = (&mut self.groups, &self.gone);
         self.kept.retain(|(index, number)| {
             if over == 0 {

@@ -4,7 +4,7 @@
 //! they might wait for each other for ever. So a chunk that does not get room for all its copies returns what it has, and everything
 //! else is committed meanwhile. If nothing can be, since that chunk is the first, those behind it return what they have as well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use surgetank_pool_core::id::BenefactorId;
 use surgetank_pool_core::meta::operation::Refusal;
@@ -12,6 +12,7 @@ use surgetank_pool_core::placement::{Layout, Stripe};
 use surgetank_pool_core::runs::Runs;
 
 use super::super::Error;
+use super::rows::Row;
 use super::{Chunk, Group, Writer};
 use crate::chunks::CHUNK;
 use crate::planted::writers::{Bug, planted};
@@ -36,6 +37,8 @@ struct Aside {
     placed: BTreeMap<u32, (Layout, Stripe)>,
     /// Those of each group behind the end of what is committed.
     holes: Vec<(u32, Runs)>,
+    /// Parity of groups' rows.
+    rows: Vec<(u32, u32, Row)>,
     /// Groups that stay as they are committed.
     groups: Vec<u32>,
     size: u64,
@@ -50,12 +53,14 @@ impl Group {
 
     /// Whether it can be committed without its chunks that do not have all their copies.
     fn is_whole_without(&self) -> bool {
-        self.chunks.iter().all(|(number, chunk)| match (chunk.draft, &chunk.former) {
-            _ if self.has_all(*number, &chunk.at) => true,
-            (true, Some(Former::Stored(former))) => self.has_all(*number, &former.at),
-            (true, Some(Former::Absent | Former::Hole) | None) => true,
-            (false, _) => false,
-        })
+        let rows_are = self.parity().is_none_or(|of| self.has_whole_rows(of, true));
+        rows_are
+            && self.chunks.iter().all(|(number, chunk)| match (chunk.draft, &chunk.former) {
+                _ if self.has_all(*number, &chunk.at) => true,
+                (true, Some(Former::Stored(former))) => self.has_all(*number, &former.at),
+                (true, Some(Former::Absent | Former::Hole) | None) => true,
+                (false, _) => false,
+            })
     }
 }
 
@@ -70,12 +75,13 @@ impl Writer {
             let numbers: Vec<u32> = group.chunks.keys().copied().collect();
             for number in numbers {
                 let all = all && number >= until_cut;
-                let lacks = group.chunks.get(&number).is_some_and(|chunk| !group.has_all(number, &chunk.at));
+                let lacks = group.chunks.get(&number).is_some_and(|chunk| !group.is_safe(number, &chunk.at));
                 let returns = |chunk: &&mut Chunk| (lacks || all && chunk.draft) && chunk.bytes.is_some();
                 if let Some(chunk) = group.chunks.get_mut(&number).filter(returns) {
                     drafts.extend(std::mem::take(&mut chunk.at));
                 }
             }
+            drafts.extend(group.return_rows(all));
         }
         self.withdraw(drafts);
     }
@@ -105,7 +111,7 @@ impl Writer {
         }
     }
 
-    /// `None`: what would be committed is shorter than the file was cut off.
+    /// `None`: what would be committed is shorter than the file was cut off, or has rows without their parity.
     fn set_aside(&mut self) -> Option<Aside> {
         let mut aside = Aside { size: self.size, uncommitted: self.uncommitted, ..Aside::default() };
         let mut end = self.size;
@@ -114,9 +120,12 @@ impl Writer {
             let whole = group.is_whole_without();
             let written: Vec<u32> =
                 group.chunks.iter().filter(|(_, chunk)| chunk.draft).map(|(number, _)| *number).collect();
+            // A row goes as a whole.
+            let is_safe = |number: &u32| group.is_safe(*number, &group.chunks[number].at);
+            let safe: BTreeSet<u32> = written.iter().copied().filter(is_safe).collect();
             for number in written {
                 let Some(chunk) = group.chunks.get(&number) else { continue };
-                if whole && group.has_all(number, &chunk.at) {
+                if whole && safe.contains(&number) {
                     continue;
                 }
                 let begins = first + u64::from(number) * CHUNK;
@@ -151,6 +160,14 @@ impl Writer {
                 group.changed = false;
                 aside.groups.push(*index);
             }
+            let rows = group.parity().map(|of| group.rows_aside(of)).unwrap_or_default();
+            aside.rows.extend(rows.into_iter().map(|(number, row)| (*index, number, row)));
+        }
+        let lacks_rows =
+            |group: &Group| group.changed && group.parity().is_some_and(|of| !group.has_whole_rows(of, false));
+        if self.groups.values().any(lacks_rows) {
+            self.put_back(aside, false);
+            return None;
         }
         if self.cut.is_some_and(|cut| end < cut) {
             self.put_back(aside, false);
@@ -184,6 +201,11 @@ impl Writer {
             }
             group.chunks.insert(number, chunk);
             group.changed = true;
+        }
+        for (index, number, row) in aside.rows {
+            if let Some(group) = self.groups.get_mut(&index) {
+                group.put_row_back(number, row);
+            }
         }
         for index in aside.groups {
             if let Some(group) = self.groups.get_mut(&index) {

@@ -20,6 +20,7 @@ use surgetank_pool_core::written::Written;
 
 use super::base::places;
 use super::part::Former;
+use super::rows::Row;
 use super::{Chunk, Current, Error, Writer};
 use crate::chunks::CHUNK;
 use crate::manager::Content;
@@ -157,6 +158,9 @@ impl Writer {
         for (index, group) in &mut self.groups {
             let written: Vec<u32> =
                 group.chunks.iter().filter(|(_, chunk)| chunk.draft).map(|(number, _)| *number).collect();
+            let rows = std::mem::take(&mut group.rows);
+            self.withdrawn.extend(rows.values().flat_map(Row::drafts));
+            group.rows = rows.into_iter().filter_map(|(number, row)| Some((number, row.into_former()?))).collect();
             for number in written {
                 let Some(chunk) = group.chunks.remove(&number) else { continue };
                 match &chunk.former {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
+use super::rows::Row;
 use super::{Error, Writer, is_behind};
 use crate::chunks::CHUNK;
 use crate::planted::writers::{Bug, planted};
@@ -136,7 +137,8 @@ impl Writer {
             }
             let is_in_store = group.committed.is_some() || in_base;
             if group.chunks.is_empty() && group.absent.is_empty() && group.holes.is_empty() && !is_in_store {
-                self.groups.remove(&index);
+                let rows = self.groups.remove(&index).map(|group| group.rows).unwrap_or_default();
+                self.withdrawn.extend(rows.values().flat_map(Row::drafts));
             }
         }
         self.size = begins;

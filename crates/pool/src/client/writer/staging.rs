@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
+use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table, own};
 use surgetank_pool_core::id::BenefactorId;
 use surgetank_pool_core::meta::Group as Stored;
-use surgetank_pool_core::placement::{Layout, Media, Place};
+use surgetank_pool_core::parity::is_parity;
+use surgetank_pool_core::placement::{Layout, Media, Place, Protection};
 use surgetank_pool_core::runs::Runs;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -77,7 +78,7 @@ impl Writer {
         if self.groups.get(&index).is_some_and(|group| group.placed.is_some()) {
             return Ok(());
         }
-        let layout = self.place(span::of_group(index).1, self.inner.copies, index, &[]).await?;
+        let layout = self.place(span::of_group(index).1, self.inner.protection, index, &[]).await?;
         if let Some(group) = self.groups.get_mut(&index) {
             group.placed = placed(layout);
         }
@@ -85,13 +86,19 @@ impl Writer {
     }
 
     /// Where chunks are to go, with as many benefactors as there are copies in different domains, and in others than these.
-    async fn place(&mut self, bytes: u64, copies: u32, index: u32, apart: &[BenefactorId]) -> Result<Layout, Error> {
+    async fn place(
+        &mut self,
+        bytes: u64,
+        protection: Protection,
+        index: u32,
+        apart: &[BenefactorId],
+    ) -> Result<Layout, Error> {
         let until = self.inner.until();
         let mut without: Vec<Place> = self.gone.iter().copied().collect();
         loop {
             let spread = self.inode.0.rotate_left(20) ^ u64::from(index);
             let (media, apart) = (self.inner.media, apart.to_vec());
-            let place = manager::Place { bytes, copies, media, spread, without: without.clone(), apart };
+            let place = manager::Place { bytes, protection, media, spread, without: without.clone(), apart };
             match self.inner.ask(manager::Request::Place(place)).await? {
                 manager::Reply::Placed(layout, addresses) => {
                     self.inner.learn(&addresses);
@@ -155,24 +162,20 @@ impl Writer {
         let Some((version, by)) = group.committed else { return Ok(lacking) };
         let of = (GroupOf { inode: self.inode, group: index }, version, by);
         let ticket = self.inner.ticket(self.inode).await;
-        let (mut chunks, mut elsewhere) = (BTreeMap::<u32, Chunk>::new(), group.absent.clone());
+        let (mut heard, mut elsewhere) = (Group::default(), group.absent.clone());
         elsewhere.add_all(&group.holes);
         for place in group.places() {
             let get = Get { incarnation: place.incarnation, of, chunk: 0, ticket: ticket.clone() };
             match self.inner.ask_benefactor(place.id, chunks::Request::Table(get), ANSWER).await {
-                Some(Reply::Table(table)) => {
-                    for (number, entry) in table {
-                        let chunk = chunks.entry(number).or_default();
-                        (chunk.length, chunk.crc) = (entry.length, entry.crc);
-                        chunk.at.insert(place.id, entry.instance);
-                    }
-                }
+                Some(Reply::Table(table)) => heard.heard(group.parity(), place.id, table),
                 answer => {
                     forever &= answer.is_some();
                     lacking.push(place);
                 }
             }
         }
+        heard.heard_all(group.parity());
+        let Group { mut chunks, mut rows, .. } = heard;
         // A table names what has left the pool until it is sealed again.
         chunks.retain(|number, _| !elsewhere.contains(*number));
         for number in 0..span::chunks(self.committed_in(index)) {
@@ -183,7 +186,10 @@ impl Writer {
             }
         }
         if let Some(group) = self.groups.get_mut(&index) {
-            (group.chunks, group.known) = (chunks, true);
+            rows.retain(|row, _| {
+                group.parity().is_some_and(|of| of.data_of(*row).any(|number| chunks.contains_key(&number)))
+            });
+            (group.chunks, group.rows, group.known) = (chunks, rows, true);
         }
         Ok(lacking)
     }
@@ -205,7 +211,7 @@ impl Writer {
         committed.zip(self.rests_on()).is_some_and(|((version, _), base)| version <= base.version)
     }
 
-    async fn bytes_of(&mut self, index: u32, chunk: u32) -> Result<Bytes, Error> {
+    pub(super) async fn bytes_of(&mut self, index: u32, chunk: u32) -> Result<Bytes, Error> {
         let begins = span::of_group(index).0 + u64::from(chunk) * CHUNK;
         let unreadable = |path: &str, why: String| Error::Unreadable { path: path.to_owned(), offset: begins, why };
         let never = || "it was never written".to_owned();
@@ -247,7 +253,7 @@ impl Writer {
     /// Puts a chunk whose bytes are here where it is missing.
     pub(super) fn put_missing(&mut self, index: u32, number: u32) {
         let Some(group) = self.groups.get(&index) else { return };
-        let Some(chunk) = group.chunks.get(&number) else { return };
+        let Some(chunk) = group.member(number) else { return };
         let Some(bytes) = &chunk.bytes else { return };
         self.put_to_column(index, number, chunk.clone(), bytes.clone());
     }
@@ -278,7 +284,12 @@ impl Writer {
     /// How many puts may be under way: few where they would take what room there is, and keep what is written from being committed.
     pub(super) fn under_way(&self) -> usize {
         let room = self.room().map_or(PUTS_MIN, |room| usize::try_from(room / 2).unwrap_or(usize::MAX));
-        room.clamp(1, self.inner.config.puts) * self.inner.copies as usize
+        // Each chunk with what protects it.
+        let beside = match self.inner.protection {
+            Protection::Copies(copies) => copies,
+            Protection::Parity(of) => of.members().div_ceil(of.data()),
+        };
+        room.clamp(1, self.inner.config.puts) * beside as usize
     }
 
     /// Waits until so many puts are under way at most.
@@ -298,7 +309,7 @@ impl Writer {
                 PutEnded::Stored(room) => {
                     self.room.insert(put.place.id, room);
                     let group = self.groups.get_mut(&put.group);
-                    match group.and_then(|group| group.chunks.get_mut(&put.chunk)) {
+                    match group.and_then(|group| group.member_mut(put.chunk)) {
                         Some(chunk) => {
                             if !chunk.draft && !planted(Bug::RestoredStays) {
                                 self.restored.insert((put.place.id, put.instance), (put.group, put.chunk));
@@ -346,10 +357,10 @@ impl Writer {
             for index in unplaced {
                 self.placed(index).await?;
             }
+            self.protect().await?;
             let mut missing = Vec::new();
             for (index, group) in self.groups.iter().filter(|(_, group)| group.changed && group.placed.is_some()) {
-                let lacks = |(number, chunk): &(&u32, &Chunk)| !group.has_all(**number, &chunk.at);
-                missing.extend(group.chunks.iter().filter(lacks).map(|(number, _)| (*index, *number)));
+                missing.extend(group.missing().into_iter().map(|number| (*index, number)));
             }
             if missing.is_empty() {
                 self.withdraw_spares();
@@ -362,13 +373,15 @@ impl Writer {
                 }));
             }
             // What waits for all of its room takes none elsewhere, until the first that can be committed has what it needs.
-            let many = if full.is_some() && in_vain > 1 { 1 } else { missing.len() };
+            let many = if full.is_some() && in_vain > 1 { self.first_of(&missing) } else { missing.len() };
             for (index, number) in missing.into_iter().take(many) {
-                let bytes = self.bytes_of(index, number).await?;
-                // What has left the pool need not return to it.
-                let Some(chunk) = self.groups.get(&index).and_then(|group| group.chunks.get(&number)).cloned() else {
-                    continue;
+                let bytes = match is_parity(number) {
+                    true => self.groups.get(&index).and_then(|group| group.member(number)?.bytes.clone()),
+                    false => Some(self.bytes_of(index, number).await?),
                 };
+                // What has left the pool need not return to it.
+                let chunk = self.groups.get(&index).and_then(|group| group.member(number)).cloned();
+                let Some((bytes, chunk)) = bytes.zip(chunk) else { continue };
                 self.put_to_column(index, number, chunk, bytes);
                 self.settle(self.under_way()).await?;
             }
@@ -389,7 +402,7 @@ impl Writer {
                     // Also those that are gone: one of them may be chosen again, and would have both copies.
                     let others: Vec<BenefactorId> =
                         column.places.iter().filter(|place| **place != former).map(|place| place.id).collect();
-                    let found = self.place(CHUNK, 1, index, &others).await?;
+                    let found = self.place(CHUNK, Protection::Copies(1), index, &others).await?;
                     column.places[at] = found.columns[0].places[0];
                     // The same one in the same life has what it had; if not, it says so when it is to seal it.
                     if column.places[at] != former {
@@ -406,6 +419,13 @@ impl Writer {
                     left.extend(chunk.leave(is_left, &former));
                     if let Some(Former::Stored(former)) = &mut chunk.former {
                         former.at.retain(|id, _| !is_left(*id));
+                    }
+                }
+                for row in group.rows.values_mut() {
+                    let is_left = |id: BenefactorId| !stays.contains(&id) || replaced.contains(&id);
+                    left.extend(row.chunks.values_mut().flat_map(|chunk| chunk.leave(is_left, &former)));
+                    for chunk in row.former.iter_mut().flat_map(|row| row.chunks.values_mut()) {
+                        chunk.at.retain(|id, _| !is_left(*id));
                     }
                 }
                 group.placed = Some((layout, stripe));
@@ -427,7 +447,7 @@ impl Writer {
         let mut seals = JoinSet::new();
         for (index, group) in self.groups.iter().filter(|(_, group)| group.changed && !group.chunks.is_empty()) {
             for place in group.places() {
-                let table = group.table(place.id);
+                let table = group.table(place);
                 let seal = self.seal(*index, place, table.clone(), self.inner.media == Media::Ssd);
                 // Whether it arrives or not.
                 self.sealed.insert((*index, place), table);
@@ -445,7 +465,7 @@ impl Writer {
                     all = false;
                     if let Some(group) = self.groups.get_mut(&index) {
                         for chunk in chunks {
-                            let chunk = group.chunks.get_mut(&chunk);
+                            let chunk = group.member_mut(chunk);
                             missing.extend(chunk.and_then(|chunk| chunk.at.remove_entry(&place.id)));
                         }
                     }
@@ -469,10 +489,10 @@ impl Writer {
         self.sealed.retain(|(index, place), table| {
             let has = |(number, entry): (&u32, &Entry)| {
                 let group = groups.get(index).filter(|group| group.lies_at(*number).contains(place));
-                let chunk = group.and_then(|group| group.chunks.get(number));
+                let chunk = group.and_then(|group| group.member(*number));
                 chunk.is_some_and(|chunk| chunk.at.get(&place.id) == Some(&entry.instance))
             };
-            let stays = table.iter().all(has);
+            let stays = own(table).all(has);
             over.extend((!stays).then_some((*index, *place)));
             stays
         });
@@ -488,7 +508,7 @@ impl Writer {
     }
 
     /// A number that nothing else of the session has, greater than all before.
-    fn next_number(&self) -> u64 {
+    pub(super) fn next_number(&self) -> u64 {
         self.inner.instances.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -506,7 +526,7 @@ impl Writer {
             // What a group lacks lies nowhere, or in the base as a whole.
             let (layout, absent) = match &group.placed {
                 Some((layout, _)) if !group.chunks.is_empty() => (layout.clone(), group.absent.clone()),
-                _ => (Layout { columns: Vec::new() }, Runs::NONE),
+                _ => (Layout::NONE, Runs::NONE),
             };
             let (bytes, by, holes) = (present + elsewhere, self.inner.session, group.holes.clone());
             (*index, Stored { layout, bytes, digest, by, absent, holes })
@@ -537,17 +557,6 @@ impl Writer {
                 tokio::time::sleep(UNHEARD).await;
             }
         });
-    }
-}
-
-impl Group {
-    /// What a benefactor is to have of it.
-    fn table(&self, of: BenefactorId) -> Table {
-        let entry = |(number, chunk): (&u32, &Chunk)| {
-            let instance = *chunk.at.get(&of)?;
-            Some((*number, Entry { instance, length: chunk.length, crc: chunk.crc }))
-        };
-        self.chunks.iter().filter_map(entry).collect()
     }
 }
 

@@ -1,0 +1,94 @@
+//! What places of a layout have of rows, and which members a row has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{ELSEWHERE, Parity, is_parity};
+use crate::benefactor::holdings::{Entry, Instance, Table};
+use crate::placement::{Layout, Place, Stripe};
+use crate::planted::{Bug, planted};
+
+/// What a row's parity was computed of: its data chunks, and which writing each was. It is another row's, or that of an earlier version, unless this
+/// is what the row has.
+pub type Basis = BTreeMap<u32, Instance>;
+
+/// Whether parity that was computed of some writings is that of what the row has now.
+#[must_use]
+pub fn is_current(computed: &Basis, now: &Basis) -> bool {
+    computed == now || planted(Bug::StaleParity) && !computed.is_empty()
+}
+
+/// Whether a row may be committed: all that it has is stored, and so is the parity of that.
+pub fn may_be_committed(of: Parity, row: u32, (computed, now): (&Basis, &Basis), stored: impl Fn(u32) -> bool) -> bool {
+    let is_protected = || is_current(computed, now) && of.parity_of(row).all(&stored);
+    let data = now.keys().all(|number| stored(*number));
+    data && (now.is_empty() || planted(Bug::CommittedBeforeParity) || is_protected())
+}
+
+/// The members of a group whose data chunks are these: without parity they are its data chunks alone.
+pub fn members(of: Option<Parity>, present: impl Iterator<Item = u32>) -> BTreeSet<u32> {
+    let mut all: BTreeSet<u32> = present.collect();
+    if let Some(of) = of {
+        let rows: BTreeSet<u32> = all.iter().map(|number| of.row(*number)).collect();
+        all.extend(rows.into_iter().flat_map(|row| of.parity_of(row)));
+    }
+    all
+}
+
+/// What a place seals of a group whose members were written like that: what lies there, and, of rows with parity, what the other members are.
+/// `at`: the writing that the place itself has of a member.
+#[must_use]
+pub fn table_of(
+    (layout, stripe): (&Layout, &Stripe),
+    place: Place,
+    members: &Table,
+    at: impl Fn(u32) -> Option<Instance>,
+) -> Table {
+    let mut table = Table::new();
+    for (number, entry) in members {
+        if stripe.places(layout, *number).contains(&place) {
+            table.extend(at(*number).map(|instance| (*number, Entry { instance, ..*entry })));
+        } else if layout.parity.is_some()
+            && !planted(Bug::ElsewhereForgotten)
+            && stripe.column_of(layout, *number).contains(&place)
+        {
+            table.insert(*number | ELSEWHERE, *entry);
+        }
+    }
+    table
+}
+
+/// Of the members of a group those that lie at a place, in these columns, each with its column.
+#[must_use]
+pub fn lie_at(
+    layout: &Layout,
+    place: Place,
+    columns: &BTreeSet<usize>,
+    present: impl Iterator<Item = u32>,
+) -> BTreeMap<u32, usize> {
+    let stripe = Stripe::new(layout);
+    let all = members(layout.parity, present).into_iter().map(|number| (number, stripe.column(number.into())));
+    all.filter(|(number, column)| columns.contains(column) && stripe.places(layout, *number).contains(&place)).collect()
+}
+
+/// Of chunks that are to leave the pool those whose rows leave as a whole: the parity of a row is none of a part of it.
+pub fn whole_rows(of: Parity, present: impl Iterator<Item = u32>, leave: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let stays: BTreeSet<u32> =
+        { present }.filter(|number| !leave.contains(number)).map(|number| of.row(number)).collect();
+    let may = |number: &u32| !stays.contains(&of.row(*number)) || planted(Bug::RowLeavesInPart);
+    leave.iter().copied().filter(may).collect()
+}
+
+/// Whether every chunk of a group can be read, by which places have which of its members.
+pub fn is_readable(layout: &Layout, present: impl Iterator<Item = u32>, has: impl Fn(Place, u32) -> bool) -> bool {
+    if layout.columns.is_empty() {
+        return true;
+    }
+    let stripe = Stripe::new(layout);
+    let has = |number: u32| stripe.places(layout, number).iter().any(|place| has(*place, number));
+    let Some(of) = layout.parity else { return { present }.all(has) };
+    let mut lost: BTreeMap<u32, u32> = BTreeMap::new();
+    { present }
+        .filter(|number| !is_parity(*number) && !has(*number))
+        .for_each(|number| *lost.entry(of.row(number)).or_default() += 1);
+    lost.into_iter().all(|(row, lost)| of.parity_of(row).filter(|number| has(*number)).count() >= lost as usize)
+}

@@ -1,0 +1,124 @@
+//! Chunks that are made of the other members of their rows: to be kept here, or to be written to the target.
+
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use surgetank_pool_core::benefactor::holdings::{self, Admission};
+use surgetank_pool_core::id::Incarnation;
+use surgetank_pool_core::parity::{Gather, Parity};
+use tokio::task::JoinSet;
+
+use super::Benefactor;
+use super::repair::Arriving;
+use crate::chunks::{CHUNK, DrainLost, Get, Lost, Rebuild, Reply, TableOf};
+use crate::security::token::Ticket;
+
+/// Where members are: addresses, and lives.
+type Sources = [(String, Incarnation)];
+
+impl Benefactor {
+    /// Makes chunks of the rest of their rows.
+    pub(super) async fn rebuild(self: &Arc<Self>, rebuild: Rebuild) -> Reply {
+        if rebuild.incarnation != self.incarnation || !self.is_latest(rebuild.fence, true) {
+            return Reply::Stale;
+        }
+        for lost in rebuild.lost {
+            let (inode, entry, chunk) = (rebuild.of.0.inode, lost.entry, lost.chunk);
+            if u64::from(entry.length) > CHUNK {
+                return Reply::NotCopied(chunk);
+            }
+            let put = holdings::Put { incarnation: self.incarnation, inode, mount: rebuild.mount, entry };
+            let admission = self.holdings().put_copy(&put, self.free_ssd());
+            let piece = match admission {
+                Admission::Room(piece) => piece,
+                Admission::Here => continue,
+                Admission::Stale => return Reply::Stale,
+                Admission::Coming | Admission::UnknownSession | Admission::Withdrawn | Admission::Full => {
+                    self.look_at(&self.holdings());
+                    return Reply::Full;
+                }
+            };
+            let arriving = Arriving { benefactor: self, instance: entry.instance };
+            match self.make(rebuild.of, rebuild.parity, lost, &rebuild.sources).await {
+                Ok(bytes) => {
+                    // SAFETY: the piece was reserved for this chunk alone, and nobody reads it before it counts as stored.
+                    unsafe { self.memory.write(piece, &bytes) };
+                    arriving.stored();
+                }
+                Err(_) => return Reply::NotCopied(chunk),
+            }
+        }
+        Reply::Done
+    }
+
+    /// Makes chunks of the rest of their rows, writes them into a file that the publisher has made, and flushes it.
+    pub(super) async fn drain_lost(self: &Arc<Self>, drain: DrainLost) -> Reply {
+        let refused = |why: &dyn Display| Reply::NotDrained(format!("{}: {why}", drain.file));
+        let file = match OpenOptions::new().write(true).open(&drain.file) {
+            Ok(file) => Arc::new(file),
+            Err(error) => return refused(&error),
+        };
+        let mut drained = Vec::new();
+        for lost in drain.lost {
+            let (chunk, entry) = (lost.chunk, lost.entry);
+            let bytes = match self.make(drain.of, drain.parity, lost, &drain.sources).await {
+                Ok(bytes) => bytes,
+                Err(true) => return Reply::NotHere,
+                Err(false) => return Reply::NotCopied(chunk),
+            };
+            let (file, at) = (Arc::clone(&file), drain.offset.saturating_add(u64::from(chunk) * CHUNK));
+            match tokio::task::spawn_blocking(move || file.write_all_at(&bytes, at)).await {
+                Ok(Ok(())) => drained.push((chunk, entry.length, entry.crc)),
+                Ok(Err(error)) => return refused(&error),
+                Err(error) => return refused(&error),
+            }
+        }
+        match tokio::task::spawn_blocking(move || file.sync_data()).await {
+            Ok(Ok(())) => Reply::Drained(drained),
+            Ok(Err(error)) => refused(&error),
+            Err(error) => refused(&error),
+        }
+    }
+
+    /// A chunk with the bytes that were written, from members of its row, or whether it cannot be made at any later time either.
+    async fn make(
+        self: &Arc<Self>,
+        of: TableOf,
+        parity: Parity,
+        lost: Lost,
+        sources: &Sources,
+    ) -> Result<Vec<u8>, bool> {
+        let row = lost.row.iter().map(|(chunk, entry, _)| (*chunk, *entry));
+        let mut gather = Gather::<Bytes>::new(parity, (lost.chunk, lost.entry), row);
+        let (mut coming, mut forever) = (JoinSet::new(), true);
+        loop {
+            for chunk in gather.next() {
+                let source = lost.row.iter().find(|(other, ..)| *other == chunk).map(|(.., source)| *source);
+                let source = source.and_then(|source| sources.get(usize::from(source))).cloned();
+                let benefactor = Arc::clone(self);
+                coming.spawn(async move {
+                    let Some((address, incarnation)) = source else { return (chunk, Err(true)) };
+                    let get = Get { incarnation, of, chunk, ticket: Ticket::default() };
+                    (chunk, benefactor.fetch(&address, get).await)
+                });
+            }
+            match coming.join_next().await {
+                Some(Ok((chunk, fetched))) => {
+                    forever &= fetched != Err(false);
+                    gather.got(chunk, fetched.ok());
+                }
+                Some(Err(_)) => return Err(false),
+                None => break,
+            }
+        }
+        // The code takes a while for a chunk, during which others are to be answered.
+        let made = tokio::task::spawn_blocking(move || gather.finish()).await.map_err(|_| false)?;
+        made.map_err(|why| {
+            tracing::warn!("chunk {} of {of:?} is not made: {why}", lost.chunk);
+            forever
+        })
+    }
+}

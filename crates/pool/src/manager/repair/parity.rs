@@ -1,0 +1,107 @@
+//! Members of rows that are made again of the others: see [`surgetank_pool_core::parity`].
+//!
+//! What takes a place over makes its chunks itself, from members that it fetches. The pace is that of copies: it counts what is made, of which the
+//! data chunks of a row are fetched for each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use surgetank_pool_core::benefactor::holdings::Table;
+use surgetank_pool_core::id::{BenefactorId, Incarnation};
+use surgetank_pool_core::parity::{ELSEWHERE, Parity};
+use surgetank_pool_core::placement::Stripe;
+use surgetank_pool_core::repair::Of;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::super::rows::Rows;
+use super::{BATCH, BATCH_TIME, FULL, FULL_TIME, Lacking, NotBrought, Work};
+use crate::benefactor::Benefactor;
+use crate::chunks::{self, Adopt, Lost, Rebuild, TableOf};
+
+impl Work {
+    /// Has members of a group made again, each of that column, by others than that one; those of which the row has too few.
+    pub(super) async fn rebuild(
+        &self,
+        of: Of,
+        parity: Parity,
+        wanted: &BTreeMap<u32, usize>,
+        except: BenefactorId,
+        on_lacking: Lacking,
+    ) -> Result<Vec<u32>, NotBrought> {
+        let (layout, table_of) = (&self.group.layout, (of.group, of.version, of.by));
+        // Whose chunks are damaged may have others that are not.
+        let except = Some(except).filter(|_| on_lacking == Lacking::Fails);
+        let rows = Rows::read(&self.manager, table_of, (layout, parity), except).await;
+        let (mut lost, mut lacking) = (Vec::new(), Vec::new());
+        for chunk in wanted.keys() {
+            match rows.lost(*chunk) {
+                Some(of) => lost.push(of),
+                None => lacking.push(*chunk),
+            }
+        }
+        let mut brought = Table::new();
+        let sources = rows.sources();
+        for batch in lost.chunks(BATCH) {
+            if on_lacking == Lacking::Fails && !lacking.is_empty() {
+                return Err(NotBrought::NoSource);
+            }
+            let bytes = batch.iter().map(|lost| u64::from(lost.entry.length)).sum();
+            let next = Instant::now() + self.rate().time_for(bytes);
+            let made = self.make(table_of, parity, batch.to_vec(), &sources).await?;
+            lacking.extend(batch.iter().map(|lost| lost.chunk).filter(|chunk| !made.contains_key(chunk)));
+            brought.extend(made);
+            sleep_until(next).await;
+        }
+        if !lacking.is_empty() && (on_lacking == Lacking::Fails || brought.is_empty()) {
+            return Err(NotBrought::NoSource);
+        }
+        if on_lacking == Lacking::Fails {
+            // Its table is to say what the others of its rows are.
+            let (stripe, columns) = (Stripe::new(layout), wanted.values().copied().collect::<BTreeSet<usize>>());
+            let others = rows.known.iter().filter(|(number, _)| !wanted.contains_key(number));
+            let others = others.filter(|(number, _)| columns.contains(&stripe.column((**number).into())));
+            brought.extend(others.map(|(number, entry)| (number | ELSEWHERE, *entry)));
+        }
+        let incarnation = self.to.lends.place.incarnation;
+        let named = layout.places().contains(&self.to.lends.place);
+        let adopt =
+            Adopt { incarnation, fence: self.fence(), of: table_of, part: brought, named, durable: self.durable };
+        self.adopt(adopt).await.map(|()| lacking)
+    }
+
+    /// Has chunks made; those that were.
+    async fn make(
+        &self,
+        of: TableOf,
+        parity: Parity,
+        mut lost: Vec<Lost>,
+        sources: &[(String, Incarnation)],
+    ) -> Result<Table, NotBrought> {
+        let (incarnation, id) = (self.to.lends.place.incarnation, self.to.lends.place.id);
+        let mut full_since = None;
+        while !lost.is_empty() {
+            let (mount, sources) = (self.mount, sources.to_vec());
+            let rebuild = Rebuild { incarnation, fence: self.fence(), mount, of, parity, lost: lost.clone(), sources };
+            match self.to.peer.ask::<Benefactor>(chunks::Request::Rebuild(rebuild), BATCH_TIME).await {
+                Ok(chunks::Reply::Done) => break,
+                // What is there already is not made again.
+                Ok(chunks::Reply::Full) => {
+                    let since = *full_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= FULL_TIME {
+                        return Err(NotBrought::NoRoom(id));
+                    }
+                    sleep(FULL).await;
+                }
+                Ok(chunks::Reply::NotCopied(missed)) => {
+                    full_since = None;
+                    let before = lost.len();
+                    lost.retain(|lost| lost.chunk != missed);
+                    if lost.len() == before {
+                        return Err(NotBrought::NotTaken(id));
+                    }
+                }
+                _ => return Err(NotBrought::NotTaken(id)),
+            }
+        }
+        Ok(lost.into_iter().map(|lost| (lost.chunk, lost.entry)).collect())
+    }
+}

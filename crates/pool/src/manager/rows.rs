@@ -1,0 +1,108 @@
+//! What benefactors say of the rows of a group with parity: which members each has, and what the others are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use surgetank_pool_core::benefactor::holdings::Entry;
+use surgetank_pool_core::id::{BenefactorId, Incarnation};
+use surgetank_pool_core::parity::{ELSEWHERE, Parity, is_own, is_parity};
+use surgetank_pool_core::placement::{Layout, Place, Stripe};
+use tokio::task::JoinSet;
+
+use super::Manager;
+use super::members::Member;
+use crate::chunks::{Lost, TableOf};
+
+/// See the module.
+pub(super) struct Rows {
+    parity: Parity,
+    /// All members of which somebody knows.
+    pub(super) known: BTreeMap<u32, Entry>,
+    /// Who has them.
+    at: BTreeMap<u32, u16>,
+    /// Who has answered.
+    pub(super) members: Vec<Member>,
+    /// Who may have members, and does not say: they may at a later time.
+    silent: BTreeSet<Place>,
+}
+
+impl Rows {
+    /// Asks the places of a layout, but for one benefactor.
+    pub(super) async fn read(
+        manager: &Manager,
+        of: TableOf,
+        (layout, parity): (&Layout, Parity),
+        except: Option<BenefactorId>,
+    ) -> Self {
+        let mut rows =
+            Self { parity, known: BTreeMap::new(), at: BTreeMap::new(), members: Vec::new(), silent: BTreeSet::new() };
+        let mut asked = JoinSet::new();
+        for place in layout.places().into_iter().filter(|place| Some(place.id) != except) {
+            // A later life has what is on its SSD.
+            let newest = manager.members.newest(place.id);
+            match newest.filter(|member| member.lends.place.incarnation >= place.incarnation) {
+                Some(member) => drop(asked.spawn(async move { (place, member.has_table(of).await, member) })),
+                None => {
+                    manager.members.suspect(place);
+                    if !manager.members.is_over(place) || manager.members.may_return(place.id) {
+                        rows.silent.insert(place);
+                    }
+                }
+            }
+        }
+        while let Some(Ok((place, table, member))) = asked.join_next().await {
+            let table = match table {
+                Some(Some(table)) => table,
+                Some(None) => continue,
+                None => {
+                    rows.silent.insert(place);
+                    continue;
+                }
+            };
+            let source = u16::try_from(rows.members.len()).unwrap_or(u16::MAX);
+            rows.at.extend(table.keys().filter(|number| is_own(**number)).map(|number| (*number, source)));
+            rows.known.extend(table.into_iter().map(|(number, entry)| (number & !ELSEWHERE, entry)));
+            rows.members.push(member);
+        }
+        rows
+    }
+
+    /// Where the members are that benefactors have.
+    pub(super) fn sources(&self) -> Vec<(String, Incarnation)> {
+        let source = |member: &Member| (member.lends.address.clone(), member.lends.place.incarnation);
+        self.members.iter().map(source).collect()
+    }
+
+    /// How a chunk is made of the others of its row; `None`: too few are there.
+    pub(super) fn lost(&self, chunk: u32) -> Option<Lost> {
+        let entry = *self.known.get(&chunk)?;
+        let others = self.others(chunk);
+        let row: Vec<(u32, Entry, u16)> = others
+            .iter()
+            .filter_map(|number| Some((*number, *self.known.get(number)?, *self.at.get(number)?)))
+            .collect();
+        (row.len() >= self.needed(chunk)).then_some(Lost { chunk, entry, row })
+    }
+
+    /// Whether too few of the others of a chunk's row are there now, and at any later time.
+    pub(super) fn is_over(&self, chunk: u32, (layout, stripe): (&Layout, &Stripe)) -> bool {
+        if !self.known.contains_key(&chunk) {
+            return self.silent.is_empty();
+        }
+        let is_silent = |number: u32| stripe.places(layout, number).iter().any(|place| self.silent.contains(place));
+        let others = self.others(chunk).into_iter();
+        let may_be = others.filter(|number| self.at.contains_key(number) || is_silent(*number)).count();
+        may_be < self.needed(chunk) && !is_silent(chunk)
+    }
+
+    /// The other members of a chunk's row.
+    fn others(&self, chunk: u32) -> Vec<u32> {
+        let row = self.parity.row(chunk);
+        self.known.keys().copied().filter(|number| *number != chunk && self.parity.row(*number) == row).collect()
+    }
+
+    /// As many of them are needed as the row has data chunks.
+    fn needed(&self, chunk: u32) -> usize {
+        let data = self.others(chunk).into_iter().filter(|number| !is_parity(*number)).count();
+        data + usize::from(!is_parity(chunk))
+    }
+}
