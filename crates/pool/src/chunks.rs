@@ -127,6 +127,9 @@ pub struct Adopt {
     pub durable: bool,
 }
 
+/// In the place of a source.
+pub const NOBODY: u16 = u16::MAX;
+
 /// A member of a row of which nobody has the bytes: it is made of the others.
 #[derive(Clone, Debug)]
 pub struct Lost {
@@ -134,7 +137,7 @@ pub struct Lost {
     pub chunk: u32,
     /// What it is to be.
     pub entry: Entry,
-    /// The other members, each with the source that has it.
+    /// All other members, each with the source that has it, or [`NOBODY`].
     pub row: Vec<(u32, Entry, u16)>,
 }
 

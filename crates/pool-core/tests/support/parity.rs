@@ -13,15 +13,12 @@ use std::time::Duration;
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_pool_core::benefactor::buffers::Buffers;
-use surgetank_pool_core::benefactor::holdings::{Admission, Entry, GroupOf, Holdings, Instance, Put, SealOrder, Table};
+use surgetank_pool_core::benefactor::holdings::{Admission, Entry, GroupOf, Holdings, Instance, Put, Table};
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, SessionId, Version};
 use surgetank_pool_core::parity::{
-    Basis, ELSEWHERE, Gather, NotGathered, Parity, code, is_current, is_own, is_parity, is_readable, lie_at,
-    may_be_committed, members, table_of, whole_rows,
+    Basis, ELSEWHERE, Gather, NotGathered, Parity, is_parity, is_readable, lie_at, members, whole_rows,
 };
-use surgetank_pool_core::placement::{
-    CHUNK, Candidate, Layout, Lent, Media, Place, Protection, Request, Stripe, place, substitute,
-};
+use surgetank_pool_core::placement::{CHUNK, Candidate, Layout, Lent, Media, Place, Stripe, substitute};
 use surgetank_pool_core::repair::{Config, Job, Of, Repair};
 
 const GROUP: GroupOf = GroupOf { inode: Inode(7), group: 0 };

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::Manager;
 use super::members::Member;
-use crate::chunks::{Lost, TableOf};
+use crate::chunks::{Lost, NOBODY, TableOf};
 
 /// See the module.
 pub(super) struct Rows {
@@ -75,12 +75,13 @@ impl Rows {
     /// How a chunk is made of the others of its row; `None`: too few are there.
     pub(super) fn lost(&self, chunk: u32) -> Option<Lost> {
         let entry = *self.known.get(&chunk)?;
-        let others = self.others(chunk);
-        let row: Vec<(u32, Entry, u16)> = others
-            .iter()
-            .filter_map(|number| Some((*number, *self.known.get(number)?, *self.at.get(number)?)))
-            .collect();
-        (row.len() >= self.needed(chunk)).then_some(Lost { chunk, entry, row })
+        let source = |number: &u32| self.at.get(number).copied().unwrap_or(NOBODY);
+        let others = self.others(chunk).into_iter();
+        // What nobody has is of the row all the same: it is no zeros.
+        let row: Vec<(u32, Entry, u16)> =
+            others.filter_map(|number| Some((number, *self.known.get(&number)?, source(&number)))).collect();
+        let there = row.iter().filter(|(.., source)| *source != NOBODY).count();
+        (there >= self.needed(chunk)).then_some(Lost { chunk, entry, row })
     }
 
     /// Whether too few of the others of a chunk's row are there now, and at any later time.

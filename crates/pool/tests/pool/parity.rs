@@ -25,8 +25,8 @@ async fn client(pool: &Pool, data: u8, parity: u8) -> PoolClient {
 pub fn a_row_takes_the_room_of_its_data_and_its_parity_and_reaches_the_target_without_it() {
     run(async {
         let pool = Pool::new(1, 5, 48);
-        let client = client(&pool, 4, 1).await;
         let stuck = pool.hold_drains();
+        let client = client(&pool, 4, 1).await;
         let content = bytes(1, 40 * MIB);
         write(&client, "file", &content).await.unwrap();
         same("all of it", &read(&client, "file").await.unwrap(), &content);
@@ -72,8 +72,8 @@ pub fn files_are_read_and_drained_without_those_that_are_lost_where_nobody_takes
         run(async {
             let members = usize::from(data + parity);
             let mut pool = Pool::new(1, members, 48);
-            let client = client(&pool, data, parity).await;
             let stuck = pool.hold_drains();
+            let client = client(&pool, data, parity).await;
             let content = bytes(2, 33 * MIB + 5);
             write(&client, "file", &content).await.unwrap();
             (0..parity.into()).for_each(|id| pool.benefactors[2 * id].kill());
@@ -90,8 +90,8 @@ pub fn a_short_row_is_protected_by_its_commit() {
     for lost in 0..5 {
         run(async {
             let mut pool = Pool::new(1, 5, 48);
-            let client = client(&pool, 4, 1).await;
             let stuck = pool.hold_drains();
+            let client = client(&pool, 4, 1).await;
             let mut writer = client.create("file").await.unwrap();
             writer.write(b"short").await.unwrap();
             writer.sync().await.unwrap();
@@ -154,11 +154,31 @@ pub fn what_is_lost_is_made_again_of_the_rest_of_its_rows() {
 }
 
 #[test]
+pub fn two_that_are_lost_together_are_made_again_of_rows_that_lack_both() {
+    run(async {
+        let mut pool = Pool::new(1, 9, 64);
+        let stuck = pool.hold_drains();
+        let client = client(&pool, 4, 2).await;
+        let content = bytes(9, 61 * MIB + 5);
+        write(&client, "file", &content).await.unwrap();
+        for dead in [[0, 1], [2, 3]] {
+            dead.into_iter().for_each(|dead| pool.benefactors[dead].kill());
+            if dead[0] == 0 {
+                until("all members are there again", async || pool.missing().await == 0).await;
+            }
+        }
+        same("all of it", &read(&client, "file").await.unwrap(), &content);
+        std::fs::remove_file(stuck).unwrap();
+        drained(&pool, &client, "file", &content).await;
+    });
+}
+
+#[test]
 pub fn a_file_of_which_too_much_is_lost_is_named_and_never_short() {
     run(async {
         let mut pool = Pool::new(1, 5, 48);
-        let client = client(&pool, 4, 1).await;
         let stuck = pool.hold_drains();
+        let client = client(&pool, 4, 1).await;
         write(&client, "lost", &bytes(3, 17 * MIB)).await.unwrap();
         pool.benefactors[1].kill();
         pool.benefactors[4].kill();
@@ -271,6 +291,7 @@ pub fn every_byte_is_the_one_that_was_written_whatever_is_done_to_a_file_while_b
 pub fn two_sessions_write_one_file_and_its_parity_is_that_of_both() {
     run(async {
         let mut pool = Pool::new(1, 5, 96);
+        let stuck = pool.hold_drains();
         let (one, other) = (client(&pool, 4, 1).await, client(&pool, 4, 1).await);
         let mut content = vec![0; 12 * MIB];
         let mut writers = [one.create("file").await.unwrap(), other.append("file").await.unwrap()];
@@ -287,12 +308,12 @@ pub fn two_sessions_write_one_file_and_its_parity_is_that_of_both() {
         let [first, second] = writers;
         first.close().await.unwrap();
         second.close().await.unwrap();
-        let stuck = pool.hold_drains();
         pool.benefactors[1].kill();
         let found = read(&one, "file").await.unwrap();
         same("both", &found, &content[..found.len()]);
         assert!(content[found.len()..].iter().all(|byte| *byte == 0));
-        let _ = std::fs::remove_file(stuck);
+        std::fs::remove_file(stuck).unwrap();
+        drained(&pool, &one, "file", &found).await;
     });
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use surgetank_model::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Admission, Entry, Instance, Put, SealOrder, Table};
-use surgetank_pool_core::id::{SessionId, Version};
+use surgetank_pool_core::id::Version;
 use surgetank_pool_core::parity::{
     Basis, ELSEWHERE, Parity, code, is_current, is_own, is_parity, may_be_committed, table_of,
 };

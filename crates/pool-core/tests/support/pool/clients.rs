@@ -11,7 +11,7 @@ use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply};
 use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::{Group, Value};
 use surgetank_pool_core::meta::{Key, Name, Prefix};
-use surgetank_pool_core::placement::{Candidate, Media, Place, Request, place, substitute};
+use surgetank_pool_core::placement::{Candidate, Media, Place, Protection, Request, place, substitute};
 
 use surgetank_pool_core::runs::Runs;
 
