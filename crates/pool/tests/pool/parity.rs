@@ -200,8 +200,8 @@ pub fn a_mount_with_more_members_than_there_are_domains_says_so() {
     run(async {
         let pool = Pool::new(1, 4, 48);
         let mut config = config(&pool, 4, 1);
-        config.timeout = Duration::from_millis(300);
-        let client = PoolClient::begin(config).await.unwrap();
+        config.timeout = Duration::from_secs(2);
+        let client = pool.client_of(config).await;
         let mut writer = client.create("file").await.unwrap();
         let failed = writer.write(&bytes(1, MIB)).await.unwrap_err();
         let said = failed.to_string();
