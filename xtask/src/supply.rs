@@ -22,6 +22,7 @@ const LOCKS: &[&str] = &["Cargo.lock", "fuzz/libfuzzer/Cargo.lock"];
 const TWICE: &[(&str, &str)] = &[
     ("base64", "tonic, which encodes binary metadata with it; we send none"),
     ("bit-vec", "yasna, under rcgen, in tests alone"),
+    ("cpufeatures", "reed-solomon-simd; what it asks of the processor once"),
     ("getrandom", "ring, tempfile and proptest, each with its own; a thin layer over one system call"),
     ("itertools", "bindgen, for the feature highs of crates/allocation; nothing of it is in what we build"),
     ("r-efi", "getrandom on UEFI, which we do not build for"),

@@ -50,14 +50,14 @@ impl<B: AsRef<[u8]>> Gather<B> {
     }
 
     /// Which members are to be asked for now, beside those that were; [`Gather::got`] has the answers.
-    pub fn next(&mut self) -> Vec<u32> {
+    pub fn more(&mut self) -> Vec<u32> {
         let coming = self.asked.len().saturating_sub(self.failed.len());
         let lacking = self.needed().saturating_sub(coming);
         // In the order of their numbers data comes first.
-        let more: Vec<u32> =
+        let next: Vec<u32> =
             self.row.keys().copied().filter(|number| !self.asked.contains(number)).take(lacking).collect();
-        self.asked.extend(&more);
-        more
+        self.asked.extend(&next);
+        next
     }
 
     /// A member came, or cannot be had.

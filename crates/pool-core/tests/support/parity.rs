@@ -286,7 +286,7 @@ impl World {
         }
         let mut changes = there > needed && self.random.chance(0.3);
         loop {
-            let next = gather.next();
+            let next = gather.more();
             if next.is_empty() {
                 break;
             }

@@ -95,7 +95,7 @@ impl Benefactor {
         let mut gather = Gather::<Bytes>::new(parity, (lost.chunk, lost.entry), row);
         let (mut coming, mut forever) = (JoinSet::new(), true);
         loop {
-            for chunk in gather.next() {
+            for chunk in gather.more() {
                 let source = lost.row.iter().find(|(other, ..)| *other == chunk).map(|(.., source)| *source);
                 let source = source.and_then(|source| sources.get(usize::from(source))).cloned();
                 let benefactor = Arc::clone(self);

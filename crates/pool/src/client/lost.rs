@@ -83,7 +83,7 @@ pub(super) async fn read_lost(
     let (mut coming, mut read) = (JoinSet::new(), Row::new());
     let (mut answers, mut forever) = (Vec::new(), true);
     loop {
-        for number in gather.next() {
+        for number in gather.more() {
             let Some(place) = stripe.places(&group.layout, number).first().copied() else {
                 gather.got(number, None);
                 continue;
