@@ -27,6 +27,9 @@ const LOOK_LEAST: Duration = Duration::from_secs(1);
 /// What a benefactor says, or shows, of a chunk with other bytes than were put.
 pub(super) const DAMAGED: &str = "has it damaged";
 
+/// Of which version of which group a row is, and its data.
+type ReadRow = ((u32, Version), Row);
+
 /// A file that is read.
 #[derive(Clone)]
 pub struct Reader {
@@ -37,7 +40,7 @@ pub struct Reader {
     /// The file at the target, once something was read of it there. Copies share it.
     opened: Arc<Mutex<Option<AtTarget>>>,
     /// Of the last chunk that was made of the rest of its row, what was read for that. Copies share it.
-    row: Arc<Mutex<Option<((u32, Version), Row)>>>,
+    row: Arc<Mutex<Option<ReadRow>>>,
 }
 
 impl Reader {
@@ -146,7 +149,7 @@ impl Reader {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn row(&self) -> MutexGuard<'_, Option<((u32, Version), Row)>> {
+    fn row(&self) -> MutexGuard<'_, Option<ReadRow>> {
         self.row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
