@@ -164,6 +164,8 @@ surgetank_model::plant_bugs! {
         MemberUnverified,
         /// A table does not say what the other members of its rows are.
         ElsewhereForgotten,
+        /// Who takes a place over does not say what the others are of rows of which it has no member.
+        OthersForgotten,
         /// A part of a row leaves the pool, and the rest stays.
         RowLeavesInPart,
         /// Unlinking one name of a file takes all of them away.

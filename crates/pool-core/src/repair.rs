@@ -102,7 +102,8 @@ pub struct Repair {
     /// Groups that lack a place, by how many more they may lose, and one.
     short: BTreeSet<(usize, Of)>,
     lives: BTreeMap<BenefactorId, Life>,
-    jobs: BTreeMap<u64, Of>,
+    /// Those that are made, and how long what each copies keeps others waiting if it is found to be there.
+    jobs: BTreeMap<u64, (Of, Duration)>,
     numbers: u64,
     holds: bool,
     /// When the next byte may be copied.
@@ -245,9 +246,11 @@ impl Repair {
         if wait && !storm {
             return None;
         }
-        let (of, instead_of) = self.short.iter().find_map(|(good, of)| {
+        // Of rows that lack chunks fewer places are needed than of others: where too few of these are left, they are tried after all others, and take
+        // none of their time unless something is made.
+        let (last, first): (Vec<_>, Vec<_>) = self.short.iter().partition(|(good, _)| *good == 0);
+        let (of, instead_of, good) = first.into_iter().chain(last).find_map(|(good, of)| {
             let known = self.groups.get(of)?;
-            // Of rows that lack chunks fewer places are needed: they are tried.
             let is_hopeless = *good == 0 && known.layout.parity.is_none();
             if is_hopeless || known.busy.is_some() || now < known.not_before {
                 return None;
@@ -256,7 +259,7 @@ impl Repair {
                 known.layout.places().into_iter().find(|place| !self.counts(*place) && self.is_asked(place.id))?;
             // With all of it on SSD it is named in its new life.
             let returned = self.present(missing.id).is_some_and(|place| known.confirmed.contains(&place));
-            (!returned).then_some((*of, missing))
+            (!returned).then_some((*of, missing, *good))
         })?;
         self.numbers += 1;
         let id = self.numbers;
@@ -269,14 +272,19 @@ impl Repair {
         // A member of each row of all columns in which it is.
         let columns = layout.columns.iter().filter(|column| column.places.contains(&instead_of)).count();
         let share = if layout.parity.is_some() { share * columns as u64 } else { share };
-        self.free_at = self.free_at.max(now) + rate.time_for(share);
-        self.jobs.insert(id, of);
+        let time = rate.time_for(share);
+        let (at_once, once_made) = if good > 0 { (time, Duration::ZERO) } else { (Duration::ZERO, time) };
+        self.free_at = self.free_at.max(now) + at_once;
+        self.jobs.insert(id, (of, once_made));
         Some(Job { id, of, instead_of, layout })
     }
 
     /// A copy is made and on record, or could not be made.
     pub fn ended(&mut self, now: Instant, job: u64, done: bool) {
-        let Some(of) = self.jobs.remove(&job) else { return };
+        let Some((of, once_made)) = self.jobs.remove(&job) else { return };
+        if done {
+            self.free_at = self.free_at.max(now) + once_made;
+        }
         if let Some(known) = self.groups.get_mut(&of).filter(|known| known.busy == Some(job)) {
             known.busy = None;
             if !done {
@@ -291,20 +299,19 @@ impl Repair {
         self.jobs.len()
     }
 
-    /// Whether a version of a file can no longer be read anywhere: of a column of one of its groups too few places count, and whoever had the others
+    /// Whether a version of a file whose chunks have copies can no longer be read anywhere: no place of one of its groups counts, and whoever had it
     /// has returned without it or has left. One that is dead may return with its SSD. While the membership holds nothing is lost.
     /// Layouts are those that the store has now: what was heard of them earlier may have been repaired.
     #[must_use]
     pub fn is_lost(&self, groups: &[(Of, &Layout)]) -> bool {
         let lost = |of: &Of, layout: &Layout| {
             layout.columns.iter().any(|column| {
-                let gone = column.places.iter().filter(|place| {
+                column.places.iter().all(|place| {
                     let now = self.present(place.id);
                     let has = now.is_some_and(|now| self.inventories.get(&now).is_some_and(|has| has.contains(of)));
                     let may_return = matches!(self.lives.get(&place.id), Some(Life::Dead)) && !planted(Bug::DeadIsLost);
-                    !self.counts(**place) && !has && !may_return && self.is_asked(place.id)
-                });
-                gone.count() + layout.needed() > column.places.len()
+                    !self.counts(*place) && !has && !may_return && self.is_asked(place.id)
+                })
             })
         };
         !self.holds && groups.iter().any(|(of, layout)| lost(of, layout))

@@ -17,7 +17,10 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use self::gather::{Gather, NotGathered};
-pub use self::rows::{Basis, is_current, is_readable, lie_at, may_be_committed, members, table_of, whole_rows};
+pub use self::rows::{
+    Basis, is_current, is_readable, lie_at, may_be_committed, members, rows_named, still_the_same, table_of,
+    taken_over, whole_rows,
+};
 
 /// Data chunks of a row, at most.
 pub const DATA_MAX: u8 = 32;

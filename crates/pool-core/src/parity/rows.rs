@@ -70,6 +70,60 @@ pub fn lie_at(
     all.filter(|(number, column)| columns.contains(column) && stripe.places(layout, *number).contains(&place)).collect()
 }
 
+/// What the table says of a benefactor that takes over a place in these columns of a group, of whose members this is known: what lies there, and, of
+/// rows with parity, what the others are, also in columns in which the place has none itself. `None`: some of them are not known.
+#[must_use]
+pub fn taken_over(
+    layout: &Layout,
+    place: Place,
+    columns: &BTreeSet<usize>,
+    present: impl Iterator<Item = u32>,
+    known: &Table,
+) -> Option<Table> {
+    let stripe = Stripe::new(layout);
+    let at_place = |number: u32| stripe.places(layout, number).contains(&place);
+    let all: Vec<u32> = members(layout.parity, present)
+        .into_iter()
+        .filter(|number| columns.contains(&stripe.column((*number).into())))
+        .collect();
+    let has: BTreeSet<usize> =
+        all.iter().filter(|number| at_place(**number)).map(|number| stripe.column((*number).into())).collect();
+    let mut table = Table::new();
+    for number in all {
+        if planted(Bug::OthersForgotten) && !has.contains(&stripe.column(number.into())) {
+            continue;
+        }
+        let entry = *known.get(&number)?;
+        if at_place(number) {
+            table.insert(number, entry);
+        } else if layout.parity.is_some() {
+            table.insert(number | ELSEWHERE, entry);
+        }
+    }
+    Some(table)
+}
+
+/// The members of rows, as a place's table names them, if it names this chunk: then it names all of that row. Otherwise another place is to be asked.
+#[must_use]
+pub fn rows_named(table: Table, chunk: u32) -> Option<Table> {
+    let members: Table = table.into_iter().map(|(number, entry)| (number & !ELSEWHERE, entry)).collect();
+    members.contains_key(&chunk).then_some(members)
+}
+
+/// Which chunks have left the pool once some were drained, of which these writings were: of those that it has, the ones that are still the same.
+/// What nobody knows of is not.
+pub fn still_the_same(
+    drained: &BTreeMap<u32, Instance>,
+    present: impl Iterator<Item = u32>,
+    now: &Table,
+) -> BTreeSet<u32> {
+    let is_same = |number: &u32| {
+        let of = (drained.get(number), now.get(number));
+        matches!(of, (Some(drained), Some(now)) if *drained == now.instance)
+    };
+    { present }.filter(is_same).collect()
+}
+
 /// Of chunks that are to leave the pool those whose rows leave as a whole: the parity of a row is none of a part of it.
 pub fn whole_rows(of: Parity, present: impl Iterator<Item = u32>, leave: &BTreeSet<u32>) -> BTreeSet<u32> {
     let stays: BTreeSet<u32> =

@@ -12,7 +12,7 @@ use surgetank_pool_core::parity::{Gather, Parity};
 use tokio::task::JoinSet;
 
 use super::Benefactor;
-use super::repair::Arriving;
+use super::repair::{Arriving, NotHad};
 use crate::chunks::{CHUNK, DrainLost, Get, Lost, Rebuild, Reply, TableOf};
 use crate::security::token::Ticket;
 
@@ -57,7 +57,9 @@ impl Benefactor {
     /// Makes chunks of the rest of their rows, writes them into a file that the publisher has made, and flushes it.
     pub(super) async fn drain_lost(self: &Arc<Self>, drain: DrainLost) -> Reply {
         let refused = |why: &dyn Display| Reply::NotDrained(format!("{}: {why}", drain.file));
-        let file = match OpenOptions::new().write(true).open(&drain.file) {
+        let path = drain.file.clone();
+        let opened = tokio::task::spawn_blocking(move || OpenOptions::new().write(true).open(path)).await;
+        let file = match opened.map_err(std::io::Error::other).flatten() {
             Ok(file) => Arc::new(file),
             Err(error) => return refused(&error),
         };
@@ -66,8 +68,8 @@ impl Benefactor {
             let (chunk, entry) = (lost.chunk, lost.entry);
             let bytes = match self.make(drain.of, drain.parity, lost, &drain.sources).await {
                 Ok(bytes) => bytes,
-                Err(true) => return Reply::NotHere,
-                Err(false) => return Reply::NotCopied(chunk),
+                Err(NotHad::Ever) => return Reply::NotHere,
+                Err(NotHad::Now) => return Reply::NotCopied(chunk),
             };
             let (file, at) = (Arc::clone(&file), drain.offset.saturating_add(u64::from(chunk) * CHUNK));
             match tokio::task::spawn_blocking(move || file.write_all_at(&bytes, at)).await {
@@ -83,42 +85,45 @@ impl Benefactor {
         }
     }
 
-    /// A chunk with the bytes that were written, from members of its row, or whether it cannot be made at any later time either.
+    /// A chunk with the bytes that were written, from members of its row. Of those that nobody has the manager knows whether somebody may have them
+    /// at a later time.
     async fn make(
         self: &Arc<Self>,
         of: TableOf,
         parity: Parity,
         lost: Lost,
         sources: &Sources,
-    ) -> Result<Vec<u8>, bool> {
+    ) -> Result<Vec<u8>, NotHad> {
         let row = lost.row.iter().map(|(chunk, entry, _)| (*chunk, *entry));
         let mut gather = Gather::<Bytes>::new(parity, (lost.chunk, lost.entry), row);
-        let (mut coming, mut forever) = (JoinSet::new(), true);
+        let (mut coming, mut why) = (JoinSet::new(), NotHad::Ever);
         loop {
             for chunk in gather.more() {
                 let source = lost.row.iter().find(|(other, ..)| *other == chunk).map(|(.., source)| *source);
                 let source = source.and_then(|source| sources.get(usize::from(source))).cloned();
                 let benefactor = Arc::clone(self);
                 coming.spawn(async move {
-                    let Some((address, incarnation)) = source else { return (chunk, Err(true)) };
+                    let Some((address, incarnation)) = source else { return (chunk, Err(NotHad::Ever)) };
                     let get = Get { incarnation, of, chunk, ticket: Ticket::default() };
                     (chunk, benefactor.fetch(&address, get).await)
                 });
             }
             match coming.join_next().await {
                 Some(Ok((chunk, fetched))) => {
-                    forever &= fetched != Err(false);
+                    if fetched == Err(NotHad::Now) {
+                        why = NotHad::Now;
+                    }
                     gather.got(chunk, fetched.ok());
                 }
-                Some(Err(_)) => return Err(false),
+                Some(Err(_)) => return Err(NotHad::Now),
                 None => break,
             }
         }
         // The code takes a while for a chunk, during which others are to be answered.
-        let made = tokio::task::spawn_blocking(move || gather.finish()).await.map_err(|_| false)?;
-        made.map_err(|why| {
-            tracing::warn!("chunk {} of {of:?} is not made: {why}", lost.chunk);
-            forever
+        let made = tokio::task::spawn_blocking(move || gather.finish()).await.map_err(|_| NotHad::Now)?;
+        made.map_err(|error| {
+            tracing::warn!("chunk {} of {of:?} is not made: {error}", lost.chunk);
+            why
         })
     }
 }

@@ -13,6 +13,15 @@ use crate::security::token::Ticket;
 /// How long a source may take for a chunk.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// Why there is no chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotHad {
+    /// It may be had at a later time.
+    Now,
+    /// Whoever was asked has none, and will have none.
+    Ever,
+}
+
 impl Benefactor {
     /// Whether nothing later has come from a warden. A message by which something is brought (`brings`) may be passed by others of its warden;
     /// words that rest on what was there before may not.
@@ -57,14 +66,14 @@ impl Benefactor {
         Reply::Done
     }
 
-    /// A chunk of another benefactor, or whether it will not have it at any later time either.
-    pub(super) async fn fetch(&self, address: &str, get: Get) -> Result<bytes::Bytes, bool> {
+    /// A chunk of another benefactor.
+    pub(super) async fn fetch(&self, address: &str, get: Get) -> Result<bytes::Bytes, NotHad> {
         let peer = {
             let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
             match sources.get(address) {
                 Some(peer) => peer.clone(),
                 None => {
-                    let peer = Peer::new(address, &self.credentials.access()).map_err(|_| false)?;
+                    let peer = Peer::new(address, &self.credentials.access()).map_err(|_| NotHad::Now)?;
                     sources.insert(address.to_owned(), peer.clone());
                     peer
                 }
@@ -72,8 +81,9 @@ impl Benefactor {
         };
         match peer.ask::<Self>(Request::Get(get), ANSWER).await {
             Ok(Reply::Chunk(_, bytes)) => Ok(bytes),
-            Ok(Reply::NotHere | Reply::Stale | Reply::Corrupt) => Err(true),
-            _ => Err(false),
+            Ok(Reply::NotHere | Reply::Corrupt) => Err(NotHad::Ever),
+            // A later life of its may have it on SSD.
+            _ => Err(NotHad::Now),
         }
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf};
 use surgetank_pool_core::id::{Inode, Version};
 use surgetank_pool_core::meta::Group;
-use surgetank_pool_core::parity::{ELSEWHERE, Gather, Parity, is_parity};
+use surgetank_pool_core::parity::{Gather, Parity, is_parity, rows_named};
 use surgetank_pool_core::placement::Stripe;
 use tokio::task::JoinSet;
 
@@ -34,9 +34,16 @@ impl Inner {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The members of the rows of a column, by whoever of it answers first.
-    async fn members(&self, of: TableOf, group: &Group, column: usize, ticket: &Ticket) -> Result<Arc<Rows>, Failed> {
-        let known = self.rows().iter().find(|rows| (rows.of, rows.column) == (of, column)).cloned();
+    /// What a chunk of a column is, and the members of rows with its own, by the first of its column that knows of it.
+    async fn members(
+        &self,
+        of: TableOf,
+        group: &Group,
+        (chunk, column): (u32, usize),
+        ticket: &Ticket,
+    ) -> Result<(Entry, Arc<Rows>), Failed> {
+        let of_chunk = |rows: &Arc<Rows>| rows.members.get(&chunk).map(|entry| (*entry, Arc::clone(rows)));
+        let known = self.rows().iter().filter(|rows| (rows.of, rows.column) == (of, column)).find_map(of_chunk);
         if let Some(known) = known {
             return Ok(known);
         }
@@ -45,14 +52,17 @@ impl Inner {
             let get = Get { incarnation: place.incarnation, of, chunk: 0, ticket: ticket.clone() };
             match self.ask_benefactor(place.id, chunks::Request::Table(get), ANSWER).await {
                 Some(Reply::Table(table)) => {
-                    let members = table.into_iter().map(|(number, entry)| (number & !ELSEWHERE, entry)).collect();
-                    let rows = Arc::new(Rows { of, column, members });
+                    let rows = rows_named(table, chunk).map(|members| Arc::new(Rows { of, column, members }));
+                    let Some(found) = rows.as_ref().and_then(of_chunk) else {
+                        answers.push(format!("benefactor {} does not know of it", place.id));
+                        continue;
+                    };
                     let mut all = self.rows();
-                    all.push_back(Arc::clone(&rows));
+                    all.push_back(Arc::clone(&found.1));
                     if all.len() > GROUPS {
                         all.pop_front();
                     }
-                    return Ok(rows);
+                    return Ok(found);
                 }
                 Some(_) => answers.push(format!("benefactor {} does not have the table", place.id)),
                 None => {
@@ -74,12 +84,9 @@ pub(super) async fn read_lost(
 ) -> Result<Row, Failed> {
     let (of, stripe) = ((GroupOf { inode, group: index }, version, group.by), Stripe::new(&group.layout));
     let ticket = inner.ticket(inode).await;
-    let rows = inner.members(of, group, stripe.column(chunk.into()), &ticket).await?;
-    let Some(entry) = rows.members.get(&chunk) else {
-        return Err(Failed { why: "its row does not have it".to_owned(), forever: true });
-    };
+    let (entry, rows) = inner.members(of, group, (chunk, stripe.column(chunk.into())), &ticket).await?;
     let row = rows.members.iter().map(|(number, entry)| (*number, *entry));
-    let mut gather = Gather::<Bytes>::new(parity, (chunk, *entry), row);
+    let mut gather = Gather::<Bytes>::new(parity, (chunk, entry), row);
     let (mut coming, mut read) = (JoinSet::new(), Row::new());
     let (mut answers, mut forever) = (Vec::new(), true);
     loop {

@@ -12,8 +12,10 @@ use surgetank_pool_core::benefactor::holdings::GroupOf;
 use surgetank_pool_core::id::{Incarnation, Inode, MountId, Version};
 use surgetank_pool_core::meta::value::{Base, Change, Placed};
 use surgetank_pool_core::meta::{Group, Key, Node, Prefix, Value};
+use surgetank_pool_core::parity::Parity;
 use surgetank_pool_core::placement::{Layout, Place, Stripe};
 use surgetank_pool_core::publishing::Turn;
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use super::Manager;
@@ -22,7 +24,7 @@ use super::publisher::on_target;
 use super::rows::Rows;
 use super::target::Target;
 use crate::benefactor::Benefactor;
-use crate::chunks::{self, CHUNK, DrainLost, DrainPart};
+use crate::chunks::{self, CHUNK, DrainLost, DrainPart, TableOf};
 use crate::meta::Unavailable;
 use crate::span;
 
@@ -293,11 +295,13 @@ pub(super) async fn write_group(
         columns.entry(stripe.places(&group.layout, chunk).to_vec()).or_default().push(chunk);
     }
     let (mut parts, layout) = (JoinSet::new(), Arc::new(group.layout.clone()));
+    let rows = Arc::new(OnceCell::new());
     for (places, chunks) in columns {
         for chunks in chunks.chunks(PART) {
             let (incarnation, offset) = (Incarnation(0), span::of_group(*index).0);
             let part = DrainPart { incarnation, of, chunks: chunks.to_vec(), offset, file: file.to_owned() };
-            parts.spawn(write_part(Arc::clone(manager), (Arc::clone(&layout), places.clone()), part));
+            let (layout, rows) = (Arc::clone(&layout), Arc::clone(&rows));
+            parts.spawn(write_part(Arc::clone(manager), (layout, places.clone()), rows, part));
         }
     }
     let mut written = Written { chunks: Ok(BTreeMap::new()), answered: true };
@@ -319,25 +323,45 @@ pub(super) async fn write_group(
 /// Number, bytes and CRC32C of chunks that were written, or why not all were, and whether everybody who was asked has answered.
 type Part = (Result<Vec<(u32, u32, u32)>, Drain>, bool);
 
+/// What a group's rows are, once its drain needs it.
+type OnceRows = OnceCell<Rows>;
+
 /// Has chunks written by benefactors that have them: one that has all of them, or else each chunk one that has it. With parity they are made of the
 /// rest of their rows where none does.
-async fn write_part(manager: Arc<Manager>, (layout, places): (Arc<Layout>, Vec<Place>), part: DrainPart) -> Part {
-    let mut answered = match write_from_one(&manager, &places, &part).await {
+async fn write_part(
+    manager: Arc<Manager>,
+    (layout, places): (Arc<Layout>, Vec<Place>),
+    rows: Arc<OnceRows>,
+    part: DrainPart,
+) -> Part {
+    let (written, mut answered) = write_from_one(&manager, &places, &part).await;
+    let (mut there, mut lost) = (Vec::new(), part.chunks.clone());
+    match written {
         // Different chunks of them may be damaged in the copies.
-        (Err(Drain::Lost), answered) if part.chunks.len() > 1 => answered,
-        (Err(Drain::Lost | Drain::Later), answered) if layout.parity.is_some() => {
-            return and(write_lost(&manager, &layout, &part).await, answered);
-        }
-        other => return other,
-    };
-    let mut drained = Vec::with_capacity(part.chunks.len());
-    for chunk in &part.chunks {
-        let alone = DrainPart { chunks: vec![*chunk], ..part.clone() };
-        let (chunks, all) = match write_from_one(&manager, &places, &alone).await {
-            (Err(Drain::Lost | Drain::Later), all) if layout.parity.is_some() => {
-                and(write_lost(&manager, &layout, &alone).await, all)
+        Err(Drain::Lost) if part.chunks.len() > 1 => match layout.parity {
+            None => std::mem::swap(&mut there, &mut lost),
+            Some(parity) => {
+                let rows = rows_of(&manager, (&layout, parity), &rows, part.of).await;
+                (there, lost) = lost.into_iter().partition(|chunk| rows.is_there(*chunk));
             }
-            other => other,
+        },
+        Err(Drain::Lost | Drain::Later) if layout.parity.is_some() => {}
+        other => return (other, answered),
+    }
+    let there = there.into_iter().map(|chunk| (vec![chunk], true));
+    let all = there.chain(Some((lost, false)).filter(|(lost, _)| !lost.is_empty()));
+    let mut drained = Vec::with_capacity(part.chunks.len());
+    for (chunks, is_there) in all {
+        let part = DrainPart { chunks, ..part.clone() };
+        let written = match is_there {
+            true => write_from_one(&manager, &places, &part).await,
+            false => (Err(Drain::Lost), true),
+        };
+        let (chunks, all) = match (written, layout.parity) {
+            ((Err(Drain::Lost | Drain::Later), all), Some(parity)) => {
+                and(write_lost(&manager, (&layout, parity), &rows, &part).await, all)
+            }
+            (other, _) => other,
         };
         answered &= all;
         match chunks {
@@ -352,17 +376,34 @@ fn and((chunks, answered): Part, others: bool) -> Part {
     (chunks, answered && others)
 }
 
+/// Of all parts of a group its rows are asked for once.
+async fn rows_of<'a>(
+    manager: &Manager,
+    (layout, parity): (&Layout, Parity),
+    rows: &'a OnceRows,
+    of: TableOf,
+) -> &'a Rows {
+    rows.get_or_init(|| Rows::read(manager, of, (layout, parity), None)).await
+}
+
 /// Has chunks made of the rest of their rows, and written, by one of those that have some of these.
-async fn write_lost(manager: &Manager, layout: &Layout, part: &DrainPart) -> Part {
-    let Some(parity) = layout.parity else { return (Err(Drain::Lost), true) };
-    let (rows, stripe) = (Rows::read(manager, part.of, (layout, parity), None).await, Stripe::new(layout));
+async fn write_lost(
+    manager: &Manager,
+    (layout, parity): (&Layout, Parity),
+    rows: &OnceRows,
+    part: &DrainPart,
+) -> Part {
+    let rows = rows_of(manager, (layout, parity), rows, part.of).await;
+    let stripe = Stripe::new(layout);
     let lost: Vec<_> = part.chunks.iter().filter_map(|chunk| rows.lost(*chunk)).collect();
     if lost.len() < part.chunks.len() {
         let is_over = part.chunks.iter().any(|chunk| rows.is_over(*chunk, (layout, &stripe)));
         return (Err(if is_over { Drain::Lost } else { Drain::Later }), true);
     }
     let mut answered = true;
-    for member in &rows.members {
+    // Each makes some of the parts.
+    let first = part.chunks.first().map_or(0, |chunk| *chunk as usize) % rows.members.len().max(1);
+    for member in rows.members.iter().cycle().skip(first).take(rows.members.len()) {
         let (of, lost, sources, file) = (part.of, lost.clone(), rows.sources(), part.file.clone());
         let drain = DrainLost { of, parity, lost, sources, offset: part.offset, file };
         match member.peer.ask::<Benefactor>(chunks::Request::DrainLost(drain), PART_TIME).await {
@@ -371,7 +412,8 @@ async fn write_lost(manager: &Manager, layout: &Layout, part: &DrainPart) -> Par
                 return (Ok(chunks), answered);
             }
             Ok(chunks::Reply::NotDrained(why)) => return (Err(Drain::Refused(why)), answered),
-            Ok(chunks::Reply::NotHere) => return (Err(Drain::Lost), answered),
+            // Members of its row are damaged. Whoever does not answer now may have others.
+            Ok(chunks::Reply::NotHere) if rows.are_all() => return (Err(Drain::Lost), answered),
             Ok(_) => return (Err(Drain::Later), answered),
             Err(_) => answered = false,
         }

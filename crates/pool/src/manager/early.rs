@@ -12,7 +12,8 @@ use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal, Taken};
 use surgetank_pool_core::meta::value::{self, Base, Change};
 use surgetank_pool_core::meta::{FileState, Group, Key, Kind, Node, Prefix, Role, Value};
-use surgetank_pool_core::parity::{ELSEWHERE, is_parity, whole_rows};
+use surgetank_pool_core::parity::{ELSEWHERE, still_the_same, whole_rows};
+use surgetank_pool_core::placement::Stripe;
 use surgetank_pool_core::publishing;
 use tokio::time::Instant;
 
@@ -362,26 +363,38 @@ async fn fill(
     (all, answered)
 }
 
-/// What the benefactors' tables say of the chunks that the pool has of a group.
+/// What the benefactors' tables say of the chunks that the pool has of a group; `None`: they do not say it of all.
 async fn table(
     manager: &Manager,
     inode: Inode,
     (index, at, group): (u32, Version, &Group),
 ) -> Option<BTreeMap<u32, Entry>> {
     let of = (GroupOf { inode, group: index }, at, group.by);
+    let mut columns: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
+    if !group.layout.columns.is_empty() {
+        let stripe = Stripe::new(&group.layout);
+        for chunk in group.present() {
+            columns.entry(stripe.column(chunk.into())).or_default().insert(chunk);
+        }
+    }
     let mut all = BTreeMap::new();
-    for column in &group.layout.columns {
-        let mut found = None;
-        for place in &column.places {
-            let Some(member) = manager.members.newest(place.id) else { continue };
-            found = member.table(of).await;
-            if found.is_some() {
+    for (column, mut unknown) in columns {
+        for place in &group.layout.columns.get(column)?.places {
+            if unknown.is_empty() {
                 break;
             }
+            let Some(member) = manager.members.newest(place.id) else { continue };
+            for (number, entry) in member.table(of).await.into_iter().flatten() {
+                let number = number & !ELSEWHERE;
+                if unknown.remove(&number) {
+                    all.insert(number, entry);
+                }
+            }
         }
-        all.extend(found?.into_iter().map(|(number, entry)| (number & !ELSEWHERE, entry)));
+        if !unknown.is_empty() {
+            return None;
+        }
     }
-    all.retain(|chunk, _| !is_parity(*chunk) && !group.is_absent(*chunk));
     Some(all)
 }
 
@@ -436,8 +449,7 @@ async fn taken(
         return Some(Taken { chunks: drained.chunks.keys().copied().collect(), digest: 0 });
     }
     let now = table(manager, inode, (index, at, group)).await?;
-    let is_same = |chunk: &u32| drained.chunks.get(chunk) == now.get(chunk).map(|entry| &entry.instance);
-    let chunks: BTreeSet<u32> = group.present().filter(is_same).collect();
+    let chunks = still_the_same(&drained.chunks, group.present(), &now);
     // What stays of a row has to be protected by its parity.
     let chunks = match group.layout.parity {
         Some(of) => whole_rows(of, group.present(), &chunks),

@@ -129,7 +129,7 @@ impl Repairs {
             let number = u64::MAX - self.refetches;
             self.brought.insert(number, vec![(of, id)]);
             self.jobs.spawn(async move {
-                let done = work.fetch(of, &wanted, id, Lacking::IsLeft).await;
+                let done = work.fetch(of, &wanted, id, Need::Damaged).await;
                 match &done {
                     Ok(lacking) if lacking.is_empty() => {
                         tracing::info!("{} damaged chunks of benefactor {id} are whole again", wanted.len());
@@ -394,13 +394,13 @@ enum NotBrought {
     Unavailable(#[from] Unavailable),
 }
 
-/// What becomes of chunks of which no copy is whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lacking {
-    /// All or none are brought.
-    Fails,
-    /// The others are brought.
-    IsLeft,
+/// What chunks are brought for.
+#[derive(Clone, Copy, Debug)]
+enum Need<'a> {
+    /// A place is taken over in these columns: all of its chunks are brought, or none.
+    Place(Place, &'a BTreeSet<usize>),
+    /// Damaged ones are to be whole again: those of which no copy is whole are left.
+    Damaged,
 }
 
 /// A chunk that is to be fetched, and which sources have it, each as a writing of its own.
@@ -429,7 +429,8 @@ impl Work {
 
     /// Has the chunks of the job's place in these columns fetched, and the new place recorded.
     async fn bring(&self, job: &Job, columns: &BTreeSet<usize>) -> Result<(), NotBrought> {
-        let lacking = self.fetch(job.of, &wanted(job, &self.group, columns), job.instead_of.id, Lacking::Fails).await?;
+        let (wanted, need) = (wanted(job, &self.group, columns), Need::Place(job.instead_of, columns));
+        let lacking = self.fetch(job.of, &wanted, job.instead_of.id, need).await?;
         debug_assert!(lacking.is_empty(), "nobody takes a place over with less than all of it");
         match relocate(&self.manager, job.of, Some(columns), job.instead_of, self.to.lends.place).await? {
             true => Ok(()),
@@ -443,10 +444,10 @@ impl Work {
         of: Of,
         wanted: &BTreeMap<u32, usize>,
         except: BenefactorId,
-        on_lacking: Lacking,
+        need: Need<'_>,
     ) -> Result<Vec<u32>, NotBrought> {
         if let Some(parity) = self.group.layout.parity {
-            return self.rebuild(of, parity, wanted, except, on_lacking).await;
+            return self.rebuild(of, parity, wanted, need).await;
         }
         let (part, sources) = self.part(of, wanted, except).await?;
         let of = (of.group, of.version, of.by);
@@ -456,7 +457,7 @@ impl Work {
             let next = tokio::time::Instant::now() + self.rate().time_for(bytes);
             let copied = self.copy(of, batch.to_vec(), &sources).await?;
             lacking.extend(batch.iter().map(|(chunk, _)| *chunk).filter(|chunk| !copied.contains_key(chunk)));
-            if on_lacking == Lacking::Fails && !lacking.is_empty() {
+            if matches!(need, Need::Place(..)) && !lacking.is_empty() {
                 return Err(NotBrought::NoSource);
             }
             brought.extend(copied);

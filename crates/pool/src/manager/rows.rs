@@ -84,6 +84,16 @@ impl Rows {
         (there >= self.needed(chunk)).then_some(Lost { chunk, entry, row })
     }
 
+    /// Whether somebody's table has a chunk, whole or damaged.
+    pub(super) fn is_there(&self, chunk: u32) -> bool {
+        self.at.contains_key(&chunk)
+    }
+
+    /// Whether everybody has told, or has nothing any more: there is nothing else.
+    pub(super) fn are_all(&self) -> bool {
+        self.silent.is_empty()
+    }
+
     /// Whether too few of the others of a chunk's row are there now, and at any later time.
     pub(super) fn is_over(&self, chunk: u32, (layout, stripe): (&Layout, &Stripe)) -> bool {
         if !self.known.contains_key(&chunk) {

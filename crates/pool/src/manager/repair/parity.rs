@@ -3,33 +3,34 @@
 //! What takes a place over makes its chunks itself, from members that it fetches. The pace is that of copies: it counts what is made, of which the
 //! data chunks of a row are fetched for each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use surgetank_pool_core::benefactor::holdings::Table;
-use surgetank_pool_core::id::{BenefactorId, Incarnation};
-use surgetank_pool_core::parity::{ELSEWHERE, Parity};
-use surgetank_pool_core::placement::Stripe;
+use surgetank_pool_core::id::Incarnation;
+use surgetank_pool_core::parity::{Parity, taken_over};
 use surgetank_pool_core::repair::Of;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::rows::Rows;
-use super::{BATCH, BATCH_TIME, FULL, FULL_TIME, Lacking, NotBrought, Work};
+use super::{BATCH, BATCH_TIME, FULL, FULL_TIME, Need, NotBrought, Work};
 use crate::benefactor::Benefactor;
 use crate::chunks::{self, Adopt, Lost, Rebuild, TableOf};
 
 impl Work {
-    /// Has members of a group made again, each of that column, by others than that one; those of which the row has too few.
+    /// Has members of a group made again, each of that column; those of which the row has too few.
     pub(super) async fn rebuild(
         &self,
         of: Of,
         parity: Parity,
         wanted: &BTreeMap<u32, usize>,
-        except: BenefactorId,
-        on_lacking: Lacking,
+        need: Need<'_>,
     ) -> Result<Vec<u32>, NotBrought> {
         let (layout, table_of) = (&self.group.layout, (of.group, of.version, of.by));
-        // Whose chunks are damaged may have others that are not.
-        let except = Some(except).filter(|_| on_lacking == Lacking::Fails);
+        let except = match need {
+            Need::Place(place, _) => Some(place.id),
+            // It may have others that are not damaged.
+            Need::Damaged => None,
+        };
         let rows = Rows::read(&self.manager, table_of, (layout, parity), except).await;
         let (mut lost, mut lacking) = (Vec::new(), Vec::new());
         for chunk in wanted.keys() {
@@ -41,7 +42,7 @@ impl Work {
         let mut brought = Table::new();
         let sources = rows.sources();
         for batch in lost.chunks(BATCH) {
-            if on_lacking == Lacking::Fails && !lacking.is_empty() {
+            if except.is_some() && !lacking.is_empty() {
                 return Err(NotBrought::NoSource);
             }
             let bytes = batch.iter().map(|lost| u64::from(lost.entry.length)).sum();
@@ -51,15 +52,12 @@ impl Work {
             brought.extend(made);
             sleep_until(next).await;
         }
-        if !lacking.is_empty() && (on_lacking == Lacking::Fails || brought.is_empty()) {
+        if !lacking.is_empty() && (except.is_some() || brought.is_empty()) {
             return Err(NotBrought::NoSource);
         }
-        if on_lacking == Lacking::Fails {
-            // Its table is to say what the others of its rows are.
-            let (stripe, columns) = (Stripe::new(layout), wanted.values().copied().collect::<BTreeSet<usize>>());
-            let others = rows.known.iter().filter(|(number, _)| !wanted.contains_key(number));
-            let others = others.filter(|(number, _)| columns.contains(&stripe.column((**number).into())));
-            brought.extend(others.map(|(number, entry)| (number | ELSEWHERE, *entry)));
+        if let Need::Place(place, columns) = need {
+            let all = taken_over(layout, place, columns, self.group.present(), &rows.known);
+            brought = all.ok_or(NotBrought::NoSource)?;
         }
         let incarnation = self.to.lends.place.incarnation;
         let named = layout.places().contains(&self.to.lends.place);
