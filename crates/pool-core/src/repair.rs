@@ -102,7 +102,7 @@ pub struct Repair {
     /// Groups that lack a place, by how many more they may lose, and one.
     short: BTreeSet<(usize, Of)>,
     lives: BTreeMap<BenefactorId, Life>,
-    /// Those that are made, and how long what each copies keeps others waiting if it is found to be there.
+    /// Those under way, each with the time for what counts only once it is made.
     jobs: BTreeMap<u64, (Of, Duration)>,
     numbers: u64,
     holds: bool,
@@ -248,8 +248,9 @@ impl Repair {
         }
         // Of rows that lack chunks fewer places are needed than of others: where too few of these are left, they are tried after all others, and take
         // none of their time unless something is made.
-        let (last, first): (Vec<_>, Vec<_>) = self.short.iter().partition(|(good, _)| *good == 0);
-        let (of, instead_of, good) = first.into_iter().chain(last).find_map(|(good, of)| {
+        let first = self.short.iter().filter(|(good, _)| *good > 0);
+        let last = self.short.iter().filter(|(good, _)| *good == 0);
+        let (of, instead_of, good) = first.chain(last).find_map(|(good, of)| {
             let known = self.groups.get(of)?;
             let is_hopeless = *good == 0 && known.layout.parity.is_none();
             if is_hopeless || known.busy.is_some() || now < known.not_before {
@@ -506,4 +507,62 @@ pub fn reconcile(inventory: &Inventory, store: &impl InStore) -> Vec<Word> {
         Word::SessionEnded(session, tables.map(|of| (of.group, of.version)).collect())
     }));
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parity::Parity;
+    use crate::placement::{Column, Tier};
+
+    fn of(inode: u64) -> Of {
+        let group = GroupOf { inode: Inode(inode), group: 0 };
+        Of { group, version: Version::NONE.next(), by: SessionId(1) }
+    }
+
+    #[test]
+    fn groups_that_lack_too_much_hold_up_no_others() {
+        let rate = Bandwidth::from_mib_s(1);
+        let config = Config {
+            idle: rate,
+            beside: rate,
+            foreground_for: Duration::ZERO,
+            at_once: 2,
+            retry: Duration::from_millis(10),
+        };
+        let mut repair = Repair::new(config);
+        let place = |id| Place { id: BenefactorId(id), incarnation: Incarnation(1) };
+        let layout = |ids: std::ops::Range<u32>| Layout {
+            columns: vec![Column { places: ids.map(place).collect(), tier: Tier::Memory, weight: 1 }],
+            parity: Parity::new(2, 1).ok(),
+        };
+        for id in 0..6 {
+            repair.alive(BenefactorId(id), Incarnation(1));
+            repair.inventory(place(id), &BTreeSet::new());
+        }
+        // Two of three are lost of many groups, and one of a group that comes after them.
+        (0..20).for_each(|inode| repair.group(of(inode), &layout(0..3), Bytes::from_mib(60)));
+        repair.group(of(99), &layout(3..6), Bytes::from_mib(60));
+        [0, 1, 3].into_iter().for_each(|id| repair.died(BenefactorId(id)));
+        let mut now = Instant::ZERO;
+        let first = repair.next_job(now).expect("there is one");
+        assert_eq!(first.of, of(99), "what can be made is first");
+        repair.ended(now, first.id, false);
+        // What cannot be made takes no time of what can.
+        now += Duration::from_secs(30);
+        let in_vain: Vec<Job> = std::iter::from_fn(|| {
+            let job = repair.next_job(now)?;
+            repair.ended(now, job.id, false);
+            Some(job)
+        })
+        .collect();
+        assert_eq!(in_vain.len(), 21, "each is tried, and nothing waits for it");
+        // What is made does.
+        now += Duration::from_secs(30);
+        repair.group_gone(of(99));
+        let short = repair.next_job(now).expect("rows that lack chunks may be whole");
+        repair.ended(now, short.id, true);
+        assert!(repair.next_job(now).is_none(), "30 MiB were made");
+        assert!(repair.next_job(now + Duration::from_secs(30)).is_some());
+    }
 }

@@ -26,6 +26,7 @@ use surgetank_pool::manager::{self, State};
 use surgetank_pool_core::benefactor::buffers::Buffers;
 use surgetank_pool_core::meta::value::Lends;
 use surgetank_pool_core::parity::Parity;
+use surgetank_pool_core::placement::COPIES_MAX;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, Table, output};
 
@@ -259,7 +260,11 @@ impl Up {
         let Some(path) = &self.plan else { return Ok(None) };
         match plan::read(path)?.redundancy {
             None | Some(Redundancy::Copies(2)) => Ok(None),
-            Some(Redundancy::Copies(copies)) => Ok(Some(format!("copies={copies}"))),
+            Some(Redundancy::Copies(copies)) if copies <= COPIES_MAX => Ok(Some(format!("copies={copies}"))),
+            Some(Redundancy::Copies(copies)) => Err(Failure::Invalid(format!(
+                "{}: no mount has its {copies} copies: a chunk has 1 to {COPIES_MAX}; plan with fewer, or with parity",
+                path.display()
+            ))),
             Some(Redundancy::Parity { data, parity }) => match format!("{data}+{parity}").parse::<Parity>() {
                 Ok(of) => Ok(Some(format!("parity={of}"))),
                 Err(why) => {

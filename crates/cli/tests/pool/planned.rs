@@ -123,6 +123,10 @@ fn plans_and_measurements_that_cannot_be_are_refused_in_one_sentence() {
             "{\"redundancy\": \"parity 40+1\", \"best\": {\"nodes\": 41, \"memory_gib\": 1, \"ssd_gib\": 0}}",
             "no mount has its parity 40+1: parity is d+p, with 1 to 32 data chunks",
         ),
+        (
+            "{\"redundancy\": \"9 copies\", \"best\": {\"nodes\": 12, \"memory_gib\": 1, \"ssd_gib\": 0}}",
+            "no mount has its 9 copies: a chunk has 1 to 8; plan with fewer, or with parity",
+        ),
     ] {
         let (code, told) = up(document);
         assert!(code == 2 && told.contains(said), "{document}: {told}");

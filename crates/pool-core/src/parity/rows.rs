@@ -146,3 +146,62 @@ pub fn is_readable(layout: &Layout, present: impl Iterator<Item = u32>, has: imp
         .for_each(|number| *lost.entry(of.row(number)).or_default() += 1);
     lost.into_iter().all(|(row, lost)| of.parity_of(row).filter(|number| has(*number)).count() >= lost as usize)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{BenefactorId, Incarnation, SessionId};
+    use crate::placement::{Column, Tier};
+
+    fn entry(number: u64) -> Entry {
+        Entry { instance: Instance { session: SessionId(1), number }, length: 1, crc: 0 }
+    }
+
+    fn place(id: u32) -> Place {
+        Place { id: BenefactorId(id), incarnation: Incarnation(1) }
+    }
+
+    #[test]
+    fn who_takes_a_place_over_knows_rows_of_which_it_has_no_member() {
+        let of = Parity::new(4, 1).unwrap();
+        let column = |first| Column { places: (first..first + 5).map(place).collect(), tier: Tier::Memory, weight: 1 };
+        let layout = Layout { columns: vec![column(0), column(10)], parity: Some(of) };
+        // A row of one chunk, and one that begins with a hole.
+        let present = [0, 5, 6];
+        let (one, other) = (of.number(0, 4), of.number(1, 4));
+        let known: Table = [0, 5, 6, one, other].map(|number| (number, entry(number.into()))).into();
+        let taken = |at, columns: &[usize]| {
+            taken_over(&layout, at, &columns.iter().copied().collect(), present.into_iter(), &known)
+        };
+        let numbers = |table: Option<Table>| table.map(|table| table.into_keys().collect::<Vec<u32>>());
+        assert_eq!(numbers(taken(place(1), &[0])), Some(vec![ELSEWHERE, one | ELSEWHERE]));
+        assert_eq!(numbers(taken(place(0), &[0])), Some(vec![0, one | ELSEWHERE]));
+        let of_second = vec![5 | ELSEWHERE, 6 | ELSEWHERE, other | ELSEWHERE];
+        assert_eq!(numbers(taken(place(10), &[1])), Some(of_second));
+        assert_eq!(numbers(taken(place(14), &[1])), Some(vec![other, 5 | ELSEWHERE, 6 | ELSEWHERE]));
+        // Of a member nobody has told.
+        let mut less = known.clone();
+        less.remove(&one);
+        assert_eq!(taken_over(&layout, place(1), &BTreeSet::from([0]), present.into_iter(), &less), None);
+        assert!(taken_over(&layout, place(10), &BTreeSet::from([1]), present.into_iter(), &less).is_some());
+    }
+
+    #[test]
+    fn a_table_tells_of_rows_that_it_names_alone() {
+        let table: Table = [(3, entry(3)), (4 | ELSEWHERE, entry(4))].into();
+        let all = Some(Table::from([(3, entry(3)), (4, entry(4))]));
+        assert_eq!(rows_named(table.clone(), 3), all);
+        assert_eq!(rows_named(table.clone(), 4), all);
+        assert_eq!(rows_named(table, 5), None);
+        assert_eq!(rows_named(Table::new(), 0), None);
+    }
+
+    #[test]
+    fn only_what_was_drained_and_is_the_same_leaves_the_pool() {
+        let drained = BTreeMap::from([(0, entry(10).instance), (1, entry(11).instance), (2, entry(12).instance)]);
+        // One is the same, one was written over, nobody knows of one, and some were not drained.
+        let now = Table::from([(0, entry(10)), (1, entry(21)), (3, entry(13))]);
+        assert_eq!(still_the_same(&drained, 0..6, &now), BTreeSet::from([0]));
+        assert_eq!(still_the_same(&drained, 1..6, &now), BTreeSet::new());
+    }
+}

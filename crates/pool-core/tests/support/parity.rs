@@ -16,7 +16,8 @@ use surgetank_pool_core::benefactor::buffers::Buffers;
 use surgetank_pool_core::benefactor::holdings::{Admission, Entry, GroupOf, Holdings, Instance, Put, Table};
 use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, SessionId, Version};
 use surgetank_pool_core::parity::{
-    Basis, ELSEWHERE, Gather, NotGathered, Parity, is_parity, is_readable, lie_at, members, whole_rows,
+    Basis, ELSEWHERE, Gather, NotGathered, Parity, is_parity, is_readable, lie_at, members, rows_named, taken_over,
+    whole_rows,
 };
 use surgetank_pool_core::placement::{CHUNK, Candidate, Layout, Lent, Media, Place, Stripe, substitute};
 use surgetank_pool_core::repair::{Config, Job, Of, Repair};
@@ -269,11 +270,13 @@ impl World {
         tables.flatten().map(|(number, entry)| (number & !ELSEWHERE, entry)).collect()
     }
 
-    /// Makes a member of the rest of its row.
+    /// Makes a member of the rest of its row, by the first table of its column that names it.
     fn make(&mut self, committed: &Committed, wanted: u32) -> Result<Vec<u8>, String> {
-        let known = self.known(committed);
-        let entry = *known.get(&wanted).ok_or_else(|| format!("nobody knows what chunk {wanted} was"))?;
         let stripe = Stripe::new(&committed.layout);
+        let places = stripe.column_of(&committed.layout, wanted).iter();
+        let known = { places }.find_map(|place| rows_named(self.table(*place, committed.version)?, wanted));
+        let known = known.ok_or_else(|| format!("nobody knows what chunk {wanted} was"))?;
+        let entry = known[&wanted];
         let mut gather = Gather::<Vec<u8>>::new(self.of, (wanted, entry), known.clone());
         // One of them comes damaged, if another can take its place.
         let row = || known.keys().filter(|number| self.of.row(**number) == self.of.row(wanted) && **number != wanted);
@@ -399,19 +402,17 @@ impl World {
                 continue;
             };
             let wanted = lie_at(&job.layout, job.instead_of, &columns, committed.present.iter().copied());
-            let (stripe, known) = (Stripe::new(&job.layout), self.known(&committed));
-            let mut part = Table::new();
+            let known = self.known(&committed);
             for number in wanted.keys() {
                 let bytes = self.make(&committed, *number).map_err(|why| format!("repair: {why}"))?;
-                let entry = known[number];
-                if !self.put_copy(to, entry, &bytes) {
+                if !self.put_copy(to, known[number], &bytes) {
                     return Err(format!("chunk {number} is not taken"));
                 }
-                part.insert(*number, entry);
             }
-            let others = known.iter().filter(|(number, _)| !wanted.contains_key(number));
-            let of_columns = others.filter(|(number, _)| columns.contains(&stripe.column((**number).into())));
-            part.extend(of_columns.map(|(number, entry)| (number | ELSEWHERE, *entry)));
+            let present = committed.present.iter().copied();
+            let Some(part) = taken_over(&job.layout, job.instead_of, &columns, present, &known) else {
+                return Err("repair: nobody knows what the rows are".to_owned());
+            };
             if !self.adopt(to, &committed, &part) {
                 done = false;
                 continue;
@@ -424,7 +425,21 @@ impl World {
             let key = Of { group: GROUP, version: store.version, by: SESSION };
             self.repair.group(key, &store.layout, Bytes::from_mib(1));
         }
-        Ok(done)
+        self.all_know_their_rows().map(|()| done)
+    }
+
+    /// Whoever is left of a column knows all members of its rows: a reader may find nobody else there.
+    fn all_know_their_rows(&self) -> Result<(), String> {
+        let Some(committed) = &self.store else { return Ok(()) };
+        let stripe = Stripe::new(&committed.layout);
+        for number in members(Some(self.of), committed.present.iter().copied()) {
+            for place in stripe.column_of(&committed.layout, number).iter().filter(|place| self.is_alive(**place)) {
+                if self.table(*place, committed.version).and_then(|table| rows_named(table, number)).is_none() {
+                    return Err(format!("{place:?} knows nothing of member {number}, though it is of its column"));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn put_copy(&mut self, to: Place, entry: Entry, bytes: &[u8]) -> bool {

@@ -387,12 +387,7 @@ async fn rows_of<'a>(
 }
 
 /// Has chunks made of the rest of their rows, and written, by one of those that have some of these.
-async fn write_lost(
-    manager: &Manager,
-    (layout, parity): (&Layout, Parity),
-    rows: &OnceRows,
-    part: &DrainPart,
-) -> Part {
+async fn write_lost(manager: &Manager, (layout, parity): (&Layout, Parity), rows: &OnceRows, part: &DrainPart) -> Part {
     let rows = rows_of(manager, (layout, parity), rows, part.of).await;
     let stripe = Stripe::new(layout);
     let lost: Vec<_> = part.chunks.iter().filter_map(|chunk| rows.lost(*chunk)).collect();

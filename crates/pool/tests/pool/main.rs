@@ -19,6 +19,7 @@ mod locks;
 mod managers;
 mod network;
 mod parity;
+mod parity_repair;
 mod publishers;
 mod removed;
 mod renamed;

@@ -13,11 +13,11 @@ use surgetank_pool_core::meta::{Durability, FileState};
 use surgetank_pool_core::parity::Parity;
 use tempfile::TempDir;
 
-fn config(pool: &Pool, data: u8, parity: u8) -> Config {
+pub fn config(pool: &Pool, data: u8, parity: u8) -> Config {
     pool.config_of(Durability::Parity(Parity::new(data, parity).unwrap()))
 }
 
-async fn client(pool: &Pool, data: u8, parity: u8) -> PoolClient {
+pub async fn client(pool: &Pool, data: u8, parity: u8) -> PoolClient {
     pool.client_of(config(pool, data, parity)).await
 }
 
@@ -333,11 +333,11 @@ pub fn a_file_larger_than_the_pool_is_drained_while_it_is_written() {
     });
 }
 
-fn ssd(ssds: &TempDir, id: usize) -> PathBuf {
+pub fn ssd(ssds: &TempDir, id: usize) -> PathBuf {
     ssds.path().join(format!("ssd{id}"))
 }
 
-fn disks(ssds: &TempDir, benefactors: usize) -> Vec<Option<Disk>> {
+pub fn disks(ssds: &TempDir, benefactors: usize) -> Vec<Option<Disk>> {
     (0..benefactors).map(|id| Some(Disk::Files(ssd(ssds, id), 96 << 20))).collect()
 }
 
@@ -376,7 +376,7 @@ pub fn damaged_data_and_parity_are_made_again() {
 }
 
 /// Whether a segment in a directory has a record of a chunk that begins so.
-fn has(directory: &Path, beginning: &[u8]) -> bool {
+pub fn has(directory: &Path, beginning: &[u8]) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let segments = entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "chunks"));
     segments

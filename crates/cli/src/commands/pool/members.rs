@@ -227,7 +227,7 @@ fn end(benefactor: &mut BenefactorProcess, interrupt: &Interrupt) -> Result<(), 
                 output::note(&format!(
                     "surgetank: {why}, so whether everything is drained is not known: this benefactor waits for a manager without \
                      limit, and keeps what it has; a second signal ends it at once: what it has on SSD stays there, and what it has in \
-                     memory is lost unless other benefactors have copies",
+                     memory is lost unless other benefactors have copies, or parity, of it",
                 ));
             }
         };

@@ -369,7 +369,9 @@ impl Writer {
             if Instant::now() >= until {
                 return Err(self.no_room(match full {
                     Some(full) => format!("benefactor {full} has no room until something is drained"),
-                    None => format!("{} chunks have too few copies, since benefactors are gone", missing.len()),
+                    None => {
+                        format!("{} chunks are not where they are to be, since benefactors are gone", missing.len())
+                    }
                 }));
             }
             // What waits for all of its room takes none elsewhere, until the first that can be committed has what it needs.

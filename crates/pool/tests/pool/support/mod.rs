@@ -406,6 +406,17 @@ impl Pool {
         groups.sum()
     }
 
+    /// Who has the places of each column of a file's groups.
+    pub async fn columns(&self, inode: Inode) -> Vec<Vec<usize>> {
+        let store = &self.store.as_ref().expect("the store is open").1;
+        let read = store.read(&[], &[Prefix::Groups(inode)]).await.expect("the store answers");
+        let groups = read.prefixes.into_iter().flatten().filter_map(|(_, stored)| match stored.value {
+            Value::Group(group) => Some(group.layout.columns),
+            _ => None,
+        });
+        groups.flatten().map(|column| column.places.iter().map(|place| place.id.0 as usize).collect()).collect()
+    }
+
     /// Since when there is the present warden.
     pub async fn warden_since(&self) -> Revision {
         let store = &self.store.as_ref().expect("the store is open").1;
