@@ -90,12 +90,12 @@ test-product:
 
 test-simulation:
 	$(CARGO) test --workspace --test 'd*' --no-fail-fast
-	nice -n 19 $(CARGO) test --workspace --test crash --test array_crashes --test members --test liveness --test limit --test read_cache_life --test read_cache_model --test models --test simulated_pool --no-fail-fast
+	nice -n 19 $(CARGO) test --workspace --test crash --test array_crashes --test members --test liveness --test limit --test read_cache_life --test read_cache_model --test models --test rows --test simulated_pool --no-fail-fast
 	nice -n 19 $(CARGO) test $(PLANTED) --no-fail-fast -- --nocapture $(FOUND_WITHOUT)
 
 sim:
 	@scripts/setup test
-	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --package surgetank-pool-core --test crash --test array_crashes --test members --test read_cache_life --test models --test simulated_pool
+	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --package surgetank-pool-core --test crash --test array_crashes --test members --test read_cache_life --test models --test rows --test simulated_pool
 
 soak:
 	@scripts/setup test
