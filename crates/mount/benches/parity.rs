@@ -9,10 +9,9 @@
 mod support;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::{LONG, Mounted, Pool, flag, in_memory, json, place, read, write_all};
+use support::{LONG, Mounted, Pool, flag, in_memory, json, place, read, throttle, write_all};
 use surgetank_model::Bandwidth;
 use surgetank_pool::client::PoolClient;
 use surgetank_pool::manager;
@@ -22,30 +21,9 @@ use surgetank_pool_core::placement::Media;
 
 /// Files that are written at a time.
 const RANKS: usize = 4;
-/// What each benefactor takes in where it is throttled, in MiB/s.
-const RATE_MIB_S: u32 = 128;
 /// How fast what is lost is to be made again, in MiB/s.
 const PACE_MIB_S: u64 = 64;
 const ONE_COPY: Durability = Durability::Copies { copies: 1, media: Media::Any };
-
-fn run(line: &str) {
-    let mut words = line.split(' ');
-    let status = Command::new(words.next().expect("a program")).args(words).status();
-    assert!(status.is_ok_and(|status| status.success()), "{line}: it needs root, ip and tc (Debian: iproute2)");
-}
-
-fn throttle(benefactors: u32) {
-    // SAFETY: this process has one thread yet, and no socket.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("a network: it needs root");
-    run("ip link set lo up");
-    run("tc qdisc add dev lo root handle 1: htb default 0 r2q 1000");
-    for number in 1..=benefactors {
-        let rate = format!("rate {RATE_MIB_S}mibps burst 256k cburst 256k");
-        run(&format!("tc class add dev lo parent 1: classid 1:{number} htb {rate}"));
-        let address = format!("127.0.0.{}", 10 + number);
-        run(&format!("tc filter add dev lo parent 1: protocol ip u32 match ip dst {address}/32 flowid 1:{number}"));
-    }
-}
 
 /// A target that takes nothing, so that the pool alone is measured.
 fn stuck() -> tempfile::TempDir {

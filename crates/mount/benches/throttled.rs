@@ -11,41 +11,17 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
-use support::{Pool, flag, in_memory, json, place, wait_drained, write_all};
+use support::{Pool, RATE_MIB_S, flag, in_memory, json, place, run, throttle, wait_drained, write_all};
 
 /// Benefactors, at most.
 const BENEFACTORS: u32 = 6;
-/// What each takes in, in MiB/s.
-const RATE_MIB_S: u32 = 128;
 /// Files of a checkpoint, and benefactors that take it in.
 const RANKS: usize = 4;
 const IN_FRONT: u32 = 3;
 /// What each of them lends of memory where it has an SSD, in MiB: three buffers of 32.
 const LITTLE_MIB: usize = 96;
-
-fn run(line: &str) {
-    let mut words = line.split(' ');
-    let status = Command::new(words.next().expect("a program")).args(words).status();
-    assert!(status.is_ok_and(|status| status.success()), "{line}: it needs root, ip and tc (Debian: iproute2)");
-}
-
-/// A network of this process and its threads, with a throttle before each benefactor.
-fn throttle() {
-    // SAFETY: this process has one thread yet, and no socket.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("a network: it needs root");
-    run("ip link set lo up");
-    run("tc qdisc add dev lo root handle 1: htb default 0 r2q 1000");
-    for number in 1..=BENEFACTORS {
-        run(&format!(
-            "tc class add dev lo parent 1: classid 1:{number} htb rate {RATE_MIB_S}mibps burst 256k cburst 256k"
-        ));
-        let address = format!("127.0.0.{}", 10 + number);
-        run(&format!("tc filter add dev lo parent 1: protocol ip u32 match ip dst {address}/32 flowid 1:{number}"));
-    }
-}
 
 /// As many writers as benefactors; bytes in a second, in MiB.
 fn writers(count: u32, mib: usize, place: &Path) -> f64 {
@@ -152,7 +128,7 @@ fn main() {
         println!("{seconds:.3}");
         return;
     }
-    throttle();
+    throttle(BENEFACTORS);
     let scaled = (0..rounds).map(|_| {
         let each = (1..=BENEFACTORS).map(|count| format!("{:.2}", writers(count, mib, &place)));
         format!("[{}]", each.collect::<Vec<_>>().join(", "))

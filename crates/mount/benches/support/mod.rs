@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -257,6 +258,29 @@ impl Mounted {
         if let Some(Err(failed)) = self.mount.take().map(Mount::unmount) {
             panic!("{}", failed.1);
         }
+    }
+}
+
+/// What each benefactor takes in where it is throttled, in MiB/s.
+pub const RATE_MIB_S: u32 = 128;
+
+pub fn run(line: &str) {
+    let mut words = line.split(' ');
+    let status = Command::new(words.next().expect("a program")).args(words).status();
+    assert!(status.is_ok_and(|status| status.success()), "{line}: it needs root, ip and tc (Debian: iproute2)");
+}
+
+/// A network of this process and its threads, with a throttle before each benefactor.
+pub fn throttle(benefactors: u32) {
+    // SAFETY: this process has one thread yet, and no socket.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("a network: it needs root");
+    run("ip link set lo up");
+    run("tc qdisc add dev lo root handle 1: htb default 0 r2q 1000");
+    for number in 1..=benefactors {
+        let rate = format!("rate {RATE_MIB_S}mibps burst 256k cburst 256k");
+        run(&format!("tc class add dev lo parent 1: classid 1:{number} htb {rate}"));
+        let address = format!("127.0.0.{}", 10 + number);
+        run(&format!("tc filter add dev lo parent 1: protocol ip u32 match ip dst {address}/32 flowid 1:{number}"));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::code::{decode, encode};
-use super::{Parity, is_parity};
+use super::{Parity, is_parity, needed};
 use crate::benefactor::holdings::Entry;
 use crate::placement::CHUNK;
 use crate::planted::{Bug, planted};
@@ -43,16 +43,10 @@ impl<B: AsRef<[u8]>> Gather<B> {
         Self { of, wanted, entry, row, asked: BTreeSet::new(), failed: BTreeSet::new(), has: BTreeMap::new() }
     }
 
-    /// Members that are needed: as many as the row has data chunks. Those that it lacks are known to be zeros.
-    fn needed(&self) -> usize {
-        let data = self.row.keys().filter(|number| !is_parity(**number)).count();
-        data + usize::from(!is_parity(self.wanted))
-    }
-
     /// Which members are to be asked for now, beside those that were; [`Gather::got`] has the answers.
     pub fn more(&mut self) -> Vec<u32> {
         let coming = self.asked.len().saturating_sub(self.failed.len());
-        let lacking = self.needed().saturating_sub(coming);
+        let lacking = needed(self.row.keys().copied(), self.wanted).saturating_sub(coming);
         // In the order of their numbers data comes first.
         let next: Vec<u32> =
             self.row.keys().copied().filter(|number| !self.asked.contains(number)).take(lacking).collect();
@@ -79,7 +73,7 @@ impl<B: AsRef<[u8]>> Gather<B> {
     /// [`NotGathered`].
     pub fn finish(&self) -> Result<Vec<u8>, NotGathered> {
         let (of, row) = (self.of, self.of.row(self.wanted));
-        if self.has.len() < self.needed() && !planted(Bug::DecodedOfTooFew) {
+        if self.has.len() < needed(self.row.keys().copied(), self.wanted) && !planted(Bug::DecodedOfTooFew) {
             return Err(NotGathered::TooFew);
         }
         let parity = self.row.iter().chain([(&self.wanted, &self.entry)]).find(|(number, _)| is_parity(**number));

@@ -18,7 +18,7 @@ use std::str::FromStr;
 
 pub use self::gather::{Gather, NotGathered};
 pub use self::rows::{
-    Basis, is_current, is_readable, lie_at, may_be_committed, members, rows_named, still_the_same, table_of,
+    Basis, is_current, is_readable, lie_at, may_be_committed, members, needed, rows_named, still_the_same, table_of,
     taken_over, whole_rows,
 };
 

@@ -103,6 +103,12 @@ pub fn taken_over(
     Some(table)
 }
 
+/// How many members of a row are needed for one of it, by the numbers of the others: as many as the row has data chunks. Those that it lacks are known
+/// to be zeros.
+pub fn needed(others: impl Iterator<Item = u32>, wanted: u32) -> usize {
+    { others }.filter(|number| !is_parity(*number)).count() + usize::from(!is_parity(wanted))
+}
+
 /// The members of rows, as a place's table names them, if it names this chunk: then it names all of that row. Otherwise another place is to be asked.
 #[must_use]
 pub fn rows_named(table: Table, chunk: u32) -> Option<Table> {

@@ -20,7 +20,7 @@ use surgetank_pool_core::parity::{
     whole_rows,
 };
 use surgetank_pool_core::placement::{CHUNK, Candidate, Layout, Lent, Media, Place, Stripe, substitute};
-use surgetank_pool_core::repair::{Config, Job, Of, Repair};
+use surgetank_pool_core::repair::{Job, Of, Repair};
 
 const GROUP: GroupOf = GroupOf { inode: Inode(7), group: 0 };
 const SESSION: SessionId = SessionId(1);
@@ -91,14 +91,7 @@ pub fn run(seed: u64) -> Result<(), String> {
     let (data, parity) = shapes[random.below(shapes.len() as u64) as usize];
     let of = Parity::new(data, parity).map_err(|error| error.to_string())?;
     let domains = of.members() + number(random.below(3));
-    let rate = Bandwidth::from_mib_s(1 << 20);
-    let config = Config {
-        idle: rate,
-        beside: rate,
-        foreground_for: Duration::ZERO,
-        at_once: 100,
-        retry: Duration::from_millis(1),
-    };
+    let config = super::repair::at(Bandwidth::from_mib_s(1 << 20));
     let mut world = World {
         of,
         benefactors: BTreeMap::new(),

@@ -27,17 +27,14 @@ fn number(of: u64) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
 }
 
+/// Many at once, at one rate, and soon again.
+pub fn at(rate: Bandwidth) -> Config {
+    Config { idle: rate, beside: rate, foreground_for: Duration::ZERO, at_once: 100, retry: Duration::from_millis(1) }
+}
+
 pub fn run(seed: u64) -> Result<(), String> {
     let mut random = Random::from_seed(seed);
-    let rate = Bandwidth::from_mib_s(100);
-    let config = Config {
-        idle: rate,
-        beside: rate,
-        foreground_for: Duration::ZERO,
-        at_once: 100,
-        retry: Duration::from_millis(1),
-    };
-    let mut repair = Repair::new(config);
+    let mut repair = Repair::new(at(Bandwidth::from_mib_s(100)));
     let mut real: BTreeMap<BenefactorId, Real> = (0..2 + random.below(5))
         .map(|id| {
             let (life, away) = (Incarnation(1 + random.below(3)), random.chance(0.2));

@@ -6,13 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use surgetank_pool_core::benefactor::holdings::{self, Admission};
+use surgetank_pool_core::benefactor::holdings;
 use surgetank_pool_core::id::Incarnation;
 use surgetank_pool_core::parity::{Gather, Parity};
 use tokio::task::JoinSet;
 
 use super::Benefactor;
-use super::repair::{Arriving, NotHad};
+use super::repair::NotHad;
 use crate::chunks::{CHUNK, DrainLost, Get, Lost, Rebuild, Reply, TableOf};
 use crate::security::token::Ticket;
 
@@ -31,23 +31,13 @@ impl Benefactor {
                 return Reply::NotCopied(chunk);
             }
             let put = holdings::Put { incarnation: self.incarnation, inode, mount: rebuild.mount, entry };
-            let admission = self.holdings().put_copy(&put, self.free_ssd());
-            let piece = match admission {
-                Admission::Room(piece) => piece,
-                Admission::Here => continue,
-                Admission::Stale => return Reply::Stale,
-                Admission::Coming | Admission::UnknownSession | Admission::Withdrawn | Admission::Full => {
-                    self.look_at(&self.holdings());
-                    return Reply::Full;
-                }
+            let arriving = match self.expect(&put) {
+                Ok(Some(arriving)) => arriving,
+                Ok(None) => continue,
+                Err(refusal) => return refusal,
             };
-            let arriving = Arriving { benefactor: self, instance: entry.instance };
             match self.make(rebuild.of, rebuild.parity, lost, &rebuild.sources).await {
-                Ok(bytes) => {
-                    // SAFETY: the piece was reserved for this chunk alone, and nobody reads it before it counts as stored.
-                    unsafe { self.memory.write(piece, &bytes) };
-                    arriving.stored();
-                }
+                Ok(bytes) => arriving.stored(&bytes),
                 Err(_) => return Reply::NotCopied(chunk),
             }
         }

@@ -3,6 +3,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::holdings::{self, Admission, NotAdopted, own};
 
 use super::Benefactor;
@@ -39,31 +40,40 @@ impl Benefactor {
         }
         for (chunk, entry, source) in copy.part {
             let put = holdings::Put { incarnation: self.incarnation, inode: copy.of.0.inode, mount: copy.mount, entry };
-            let admission = self.holdings().put_copy(&put, self.free_ssd());
-            let piece = match admission {
-                Admission::Room(piece) => piece,
-                Admission::Here => continue,
-                Admission::Stale => return Reply::Stale,
-                Admission::Coming | Admission::UnknownSession | Admission::Withdrawn | Admission::Full => {
-                    self.look_at(&self.holdings());
-                    return Reply::Full;
-                }
+            let arriving = match self.expect(&put) {
+                Ok(Some(arriving)) => arriving,
+                Ok(None) => continue,
+                Err(refusal) => return refusal,
             };
-            let arriving = Arriving { benefactor: self, instance: entry.instance };
             let Some((address, incarnation)) = copy.sources.get(usize::from(source)) else {
                 return Reply::NotCopied(chunk);
             };
             let get = Get { incarnation: *incarnation, of: copy.of, chunk, ticket: Ticket::default() };
             match self.fetch(address, get).await {
                 Ok(bytes) if bytes.len() == entry.length as usize && crc32c::crc32c(&bytes) == entry.crc => {
-                    // SAFETY: the piece was reserved for this chunk alone, and nobody reads it before it counts as stored.
-                    unsafe { self.memory.write(piece, &bytes) };
-                    arriving.stored();
+                    arriving.stored(&bytes);
                 }
                 _ => return Reply::NotCopied(chunk),
             }
         }
         Reply::Done
+    }
+
+    /// Reserves room for a chunk that is to come; `None`: it is here.
+    ///
+    /// # Errors
+    /// What is answered if it may not come now.
+    pub(super) fn expect(&self, put: &holdings::Put) -> Result<Option<Arriving<'_>>, Reply> {
+        let admission = self.holdings().put_copy(put, self.free_ssd());
+        match admission {
+            Admission::Room(piece) => Ok(Some(Arriving { benefactor: self, instance: put.entry.instance, piece })),
+            Admission::Here => Ok(None),
+            Admission::Stale => Err(Reply::Stale),
+            Admission::Coming | Admission::UnknownSession | Admission::Withdrawn | Admission::Full => {
+                self.look_at(&self.holdings());
+                Err(Reply::Full)
+            }
+        }
     }
 
     /// A chunk of another benefactor.
@@ -118,12 +128,16 @@ impl Benefactor {
 
 /// A chunk that is on its way here. If its request ends before it has come, it never came, and its room is free.
 pub(super) struct Arriving<'a> {
-    pub(super) benefactor: &'a Benefactor,
-    pub(super) instance: holdings::Instance,
+    benefactor: &'a Benefactor,
+    instance: holdings::Instance,
+    piece: Piece,
 }
 
 impl Arriving<'_> {
-    pub(super) fn stored(self) {
+    /// It has come.
+    pub(super) fn stored(self, bytes: &[u8]) {
+        // SAFETY: the piece was reserved for this chunk alone, and nobody reads it before it counts as stored.
+        unsafe { self.benefactor.memory.write(self.piece, bytes) };
         let mut holdings = self.benefactor.holdings();
         holdings.stored(self.instance, true);
         self.benefactor.look_at(&holdings);

@@ -466,10 +466,7 @@ impl Work {
         if brought.is_empty() && !lacking.is_empty() {
             return Err(NotBrought::NoSource);
         }
-        let incarnation = self.to.lends.place.incarnation;
-        let named = self.group.layout.places().contains(&self.to.lends.place);
-        let adopt = Adopt { incarnation, fence: self.fence(), of, part: brought, named, durable: self.durable };
-        self.adopt(adopt).await.map(|()| lacking)
+        self.adopt(of, brought).await.map(|()| lacking)
     }
 
     /// Has chunks fetched, each from the first source that has it whole; those that were.
@@ -494,13 +491,7 @@ impl Work {
             match self.to.peer.ask::<Benefactor>(chunks::Request::Copy(copy), BATCH_TIME).await {
                 Ok(chunks::Reply::Done) => return Ok(copied),
                 // What is there already is not fetched again.
-                Ok(chunks::Reply::Full) => {
-                    let since = *full_since.get_or_insert_with(tokio::time::Instant::now);
-                    if since.elapsed() >= FULL_TIME {
-                        return Err(NotBrought::NoRoom(id));
-                    }
-                    tokio::time::sleep(FULL).await;
-                }
+                Ok(chunks::Reply::Full) => self.wait_for_room(&mut full_since).await?,
                 Ok(chunks::Reply::NotCopied(missed)) => {
                     full_since = None;
                     let of_missed = batch.iter_mut().find(|(chunk, _)| *chunk == missed);
@@ -512,15 +503,27 @@ impl Work {
     }
 
     /// Has a place taken over, once all of it is as durable as it must be.
-    async fn adopt(&self, adopt: Adopt) -> Result<(), NotBrought> {
+    async fn adopt(&self, of: chunks::TableOf, part: Table) -> Result<(), NotBrought> {
+        let place = self.to.lends.place;
+        let (incarnation, named) = (place.incarnation, self.group.layout.places().contains(&place));
+        let adopt = Adopt { incarnation, fence: self.fence(), of, part, named, durable: self.durable };
         let until = tokio::time::Instant::now() + BATCH_TIME;
         loop {
             match self.to.peer.ask::<Benefactor>(chunks::Request::Adopt(adopt.clone()), BATCH_TIME).await {
                 Ok(chunks::Reply::Sealed) => return Ok(()),
                 Ok(chunks::Reply::NotYet) if tokio::time::Instant::now() < until => {}
-                _ => return Err(NotBrought::NotTaken(self.to.lends.place.id)),
+                _ => return Err(NotBrought::NotTaken(place.id)),
             }
         }
+    }
+
+    /// Waits a little for a benefactor that has no room, and has had none since then.
+    async fn wait_for_room(&self, since: &mut Option<tokio::time::Instant>) -> Result<(), NotBrought> {
+        if since.get_or_insert_with(tokio::time::Instant::now).elapsed() >= FULL_TIME {
+            return Err(NotBrought::NoRoom(self.to.lends.place.id));
+        }
+        tokio::time::sleep(FULL).await;
+        Ok(())
     }
 
     /// How fast chunks are copied now.

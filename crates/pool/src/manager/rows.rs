@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use surgetank_pool_core::benefactor::holdings::Entry;
 use surgetank_pool_core::id::{BenefactorId, Incarnation};
-use surgetank_pool_core::parity::{ELSEWHERE, Parity, is_own, is_parity};
+use surgetank_pool_core::parity::{ELSEWHERE, Parity, is_own, needed};
 use surgetank_pool_core::placement::{Layout, Place, Stripe};
 use tokio::task::JoinSet;
 
@@ -76,12 +76,13 @@ impl Rows {
     pub(super) fn lost(&self, chunk: u32) -> Option<Lost> {
         let entry = *self.known.get(&chunk)?;
         let source = |number: &u32| self.at.get(number).copied().unwrap_or(NOBODY);
-        let others = self.others(chunk).into_iter();
+        let others = self.others(chunk);
+        let needed = needed(others.iter().copied(), chunk);
         // What nobody has is of the row all the same: it is no zeros.
         let row: Vec<(u32, Entry, u16)> =
-            others.filter_map(|number| Some((number, *self.known.get(&number)?, source(&number)))).collect();
+            others.iter().filter_map(|number| Some((*number, *self.known.get(number)?, source(number)))).collect();
         let there = row.iter().filter(|(.., source)| *source != NOBODY).count();
-        (there >= self.needed(chunk)).then_some(Lost { chunk, entry, row })
+        (there >= needed).then_some(Lost { chunk, entry, row })
     }
 
     /// Whether somebody's table has a chunk, whole or damaged.
@@ -100,20 +101,14 @@ impl Rows {
             return self.silent.is_empty();
         }
         let is_silent = |number: u32| stripe.places(layout, number).iter().any(|place| self.silent.contains(place));
-        let others = self.others(chunk).into_iter();
-        let may_be = others.filter(|number| self.at.contains_key(number) || is_silent(*number)).count();
-        may_be < self.needed(chunk) && !is_silent(chunk)
+        let others = self.others(chunk);
+        let may_be = others.iter().filter(|number| self.at.contains_key(number) || is_silent(**number)).count();
+        may_be < needed(others.into_iter(), chunk) && !is_silent(chunk)
     }
 
     /// The other members of a chunk's row.
     fn others(&self, chunk: u32) -> Vec<u32> {
         let row = self.parity.row(chunk);
         self.known.keys().copied().filter(|number| *number != chunk && self.parity.row(*number) == row).collect()
-    }
-
-    /// As many of them are needed as the row has data chunks.
-    fn needed(&self, chunk: u32) -> usize {
-        let data = self.others(chunk).into_iter().filter(|number| !is_parity(*number)).count();
-        data + usize::from(!is_parity(chunk))
     }
 }

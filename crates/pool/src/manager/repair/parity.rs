@@ -9,12 +9,12 @@ use surgetank_pool_core::benefactor::holdings::Table;
 use surgetank_pool_core::id::Incarnation;
 use surgetank_pool_core::parity::{Parity, taken_over};
 use surgetank_pool_core::repair::Of;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::super::rows::Rows;
-use super::{BATCH, BATCH_TIME, FULL, FULL_TIME, Need, NotBrought, Work};
+use super::{BATCH, BATCH_TIME, Need, NotBrought, Work};
 use crate::benefactor::Benefactor;
-use crate::chunks::{self, Adopt, Lost, Rebuild, TableOf};
+use crate::chunks::{self, Lost, Rebuild, TableOf};
 
 impl Work {
     /// Has members of a group made again, each of that column; those of which the row has too few.
@@ -59,11 +59,7 @@ impl Work {
             let all = taken_over(layout, place, columns, self.group.present(), &rows.known);
             brought = all.ok_or(NotBrought::NoSource)?;
         }
-        let incarnation = self.to.lends.place.incarnation;
-        let named = layout.places().contains(&self.to.lends.place);
-        let adopt =
-            Adopt { incarnation, fence: self.fence(), of: table_of, part: brought, named, durable: self.durable };
-        self.adopt(adopt).await.map(|()| lacking)
+        self.adopt(table_of, brought).await.map(|()| lacking)
     }
 
     /// Has chunks made; those that were.
@@ -82,13 +78,7 @@ impl Work {
             match self.to.peer.ask::<Benefactor>(chunks::Request::Rebuild(rebuild), BATCH_TIME).await {
                 Ok(chunks::Reply::Done) => break,
                 // What is there already is not made again.
-                Ok(chunks::Reply::Full) => {
-                    let since = *full_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= FULL_TIME {
-                        return Err(NotBrought::NoRoom(id));
-                    }
-                    sleep(FULL).await;
-                }
+                Ok(chunks::Reply::Full) => self.wait_for_room(&mut full_since).await?,
                 Ok(chunks::Reply::NotCopied(missed)) => {
                     full_since = None;
                     let before = lost.len();
