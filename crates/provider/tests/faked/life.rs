@@ -64,16 +64,23 @@ impl Life<'_> {
             assert_eq!(tags.get(tag::DIRTY_EPOCH).map(String::as_str), Some(epoch));
             assert_eq!(self.create(), id, "asked again, the same volume is found, and none with data is deleted");
             self.until("set_tag", || provider.set_tag(&id, tag::DIRTY_EPOCH, None));
-            self.until("detach", || provider.detach(&id));
-            self.is(&id, VolumeState::Available);
+            self.until("detach", || self.detach(&id));
         }
-        self.until("delete", || provider.delete(&id));
-        for _ in 0..self.looks_max {
-            match provider.describe(&id) {
-                Err(ProviderError::NotFound(_)) => return,
-                _ => (self.pass)(),
-            }
+        self.until("delete", || match self.detach(&id).and_then(|()| provider.delete(&id).map(drop)) {
+            Err(ProviderError::NotFound(_)) => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => Err(ProviderError::Transient("it is there".to_owned())),
+        });
+    }
+
+    /// Detaches it as often as it takes: an attach that was asked for twice may be carried out after the detach.
+    fn detach(&self, id: &VolumeId) -> Result<(), ProviderError> {
+        let state = self.provider.describe(id)?.state;
+        match state {
+            VolumeState::Available => return Ok(()),
+            VolumeState::Attached | VolumeState::Attaching => drop(self.provider.detach(id)?),
+            VolumeState::Creating | VolumeState::Detaching | VolumeState::Deleting | VolumeState::Failed => {}
         }
-        panic!("{id:?} is not deleted");
+        Err(ProviderError::Transient(format!("it is {state:?}")))
     }
 }
