@@ -12,9 +12,13 @@ const CONFIG: Config = Config { size: 1 << 20, logical_block: 512, block: BLOCK 
 /// Answers everything but what is held back.
 struct Driver {
     engine: Engine,
+    /// Reads of survivors.
     holds_back: bool,
+    holds_discards: bool,
     evictions: Vec<EffectId>,
     discards: Vec<EffectId>,
+    /// Reads of the backing volume.
+    missed: u64,
     next: u64,
 }
 
@@ -22,7 +26,15 @@ impl Driver {
     fn new(members: u32, segments: u64) -> Self {
         let mut engine = Engine::new(CONFIG).unwrap();
         (0..members).for_each(|id| engine.add_member(MemberId(id), segments * SEGMENT).unwrap());
-        Self { engine, holds_back: false, evictions: Vec::new(), discards: Vec::new(), next: 0 }
+        Self {
+            engine,
+            holds_back: false,
+            holds_discards: false,
+            evictions: Vec::new(),
+            discards: Vec::new(),
+            missed: 0,
+            next: 0,
+        }
     }
 
     fn carry_out(&mut self) {
@@ -33,9 +45,13 @@ impl Driver {
                 {
                     self.evictions.push(id);
                 }
-                Effect::DiscardSegment { id, .. } if self.holds_back => self.discards.push(id),
+                Effect::DiscardSegment { id, .. } if self.holds_discards => self.discards.push(id),
                 Effect::WriteSegment { id, .. } => {
                     self.engine.complete(id, Outcome::Written(vec![0; (SEGMENT / BLOCK) as usize].into()));
+                }
+                Effect::Read { id, target: Target::Backing, .. } => {
+                    self.missed += 1;
+                    self.engine.complete(id, Outcome::Done);
                 }
                 Effect::Read { id, .. }
                 | Effect::DiscardSegment { id, .. }
@@ -59,7 +75,7 @@ impl Driver {
 #[test]
 fn a_cache_without_room_keeps_no_segment_for_survivors_that_were_being_read() {
     let mut driver = Driver::new(1, 40);
-    driver.holds_back = true;
+    (driver.holds_back, driver.holds_discards) = (true, true);
     let mut block = 0;
     while driver.evictions.is_empty() {
         // Used twice after it came: it survives.
@@ -70,7 +86,7 @@ fn a_cache_without_room_keeps_no_segment_for_survivors_that_were_being_read() {
     driver.engine.set_limit(Some(0));
     driver.carry_out();
     (900..930).for_each(|block| driver.read(block));
-    driver.holds_back = false;
+    (driver.holds_back, driver.holds_discards) = (false, false);
     for id in std::mem::take(&mut driver.evictions).into_iter().chain(std::mem::take(&mut driver.discards)) {
         driver.engine.complete(id, Outcome::Done);
         driver.carry_out();
@@ -90,4 +106,24 @@ fn what_a_lost_member_had_of_the_limit_the_others_have() {
     driver.carry_out();
     (400..800).for_each(|block| driver.read(block));
     assert_eq!(driver.engine.status().held_bytes, 20 * SEGMENT);
+}
+
+#[test]
+fn a_cache_that_shrinks_evicts_nothing_that_has_room_when_free_segments_are_parked() {
+    const HOT: u64 = 80;
+    let mut driver = Driver::new(1, 128);
+    for turn in 0..4000 {
+        driver.read(turn % HOT);
+        driver.read(HOT + turn % 900);
+    }
+    driver.holds_discards = true;
+    driver.engine.set_limit(Some((HOT * BLOCK / SEGMENT + 6) * SEGMENT));
+    driver.carry_out();
+    while let Some(discard) = driver.discards.pop() {
+        driver.engine.complete(discard, Outcome::Done);
+        driver.carry_out();
+    }
+    let missed = driver.missed;
+    (0..HOT).for_each(|block| driver.read(block));
+    assert_eq!(driver.missed - missed, 0, "the hot blocks");
 }

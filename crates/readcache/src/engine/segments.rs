@@ -147,7 +147,7 @@ impl Engine {
         let mut rounds = 0;
         while self.evictions.len() < EVICTIONS_MAX {
             let is_short = self.placement.free_segments() + self.evictions.len() < target;
-            let shrinks = self.placement.is_too_large() && rounds < SHRINKING_MAX;
+            let shrinks = self.placement.has_to_evict(FREE_LEAST, self.evictions.len()) && rounds < SHRINKING_MAX;
             if !is_short && !shrinks {
                 break;
             }

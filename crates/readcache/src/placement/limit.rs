@@ -45,6 +45,13 @@ impl Placement {
         self.used() > self.limit
     }
 
+    /// Whether segments have to leave, as it uses more than it may even when all of its free ones but `least` are parked, and so many
+    /// `more` that are on the way to be free.
+    pub fn has_to_evict(&self, least: usize, more: usize) -> bool {
+        let free = self.free_segments().saturating_sub(least) + more;
+        self.used() as usize > self.limit as usize + free
+    }
+
     /// Takes a free segment out of use if the cache is too large and has more than `least` free ones. Its member is to be told, and
     /// then [`Placement::parked`].
     pub fn park(&mut self, least: usize) -> Option<Segment> {

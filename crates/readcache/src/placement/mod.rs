@@ -32,7 +32,7 @@ use crate::planted::{Bug, planted};
 
 /// Blocks that a device may have.
 pub const BLOCKS_MAX: u64 = (1 << BLOCK_BITS) - 1;
-/// The small queue is evicted from while it has this share of all segments.
+/// The small queue is evicted from while it has this share of all segments that the cache may have.
 const SMALL_PERCENT: u64 = 10;
 /// Uses since it came that take a block from the small queue to the main queue.
 const PROMOTED_USES: u8 = 1;
@@ -459,7 +459,7 @@ impl Placement {
     /// Takes the next segment from its queue that may go by `ready`, and names the blocks in it that are to be written again.
     /// The others are forgotten.
     pub fn evict(&mut self, ready: impl Fn(Segment) -> bool, survivors: &mut Vec<Slot>) -> Option<Segment> {
-        let total = u64::from(self.used());
+        let total = u64::from(self.used().min(self.limit));
         let is_large = self.queues[Queue::Small as usize].len() as u64 >= (total * SMALL_PERCENT / 100).max(1);
         let order = if is_large { [Queue::Small, Queue::Main] } else { [Queue::Main, Queue::Small] };
         let oldest = |queue: Queue| self.queues[queue as usize].front().copied().filter(|segment| ready(*segment));
