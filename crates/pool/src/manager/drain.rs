@@ -48,6 +48,17 @@ pub(super) enum Drain {
     Later,
 }
 
+impl Drain {
+    /// How it ended where neither whoever has chunks nor their rows gave them. Rows without enough members say nothing of one that has
+    /// the chunks and does not answer at present.
+    pub(super) fn or_of_rows(self, of_rows: Self) -> Self {
+        match (self, of_rows) {
+            (Self::Later, Self::Lost) => Self::Later,
+            (_, of_rows) => of_rows,
+        }
+    }
+}
+
 /// A group as the store has it: its number, its version, and what it says.
 pub(super) type Of = (u32, Version, Group);
 
@@ -336,6 +347,7 @@ async fn write_part(
 ) -> Part {
     let (written, mut answered) = write_from_one(&manager, &places, &part).await;
     let (mut there, mut lost) = (Vec::new(), part.chunks.clone());
+    let may_return = matches!(written, Err(Drain::Later));
     match written {
         // Different chunks of them may be damaged in the copies.
         Err(Drain::Lost) if part.chunks.len() > 1 => match layout.parity {
@@ -355,11 +367,12 @@ async fn write_part(
         let part = DrainPart { chunks, ..part.clone() };
         let written = match is_there {
             true => write_from_one(&manager, &places, &part).await,
-            false => (Err(Drain::Lost), true),
+            false => (Err(if may_return { Drain::Later } else { Drain::Lost }), true),
         };
         let (chunks, all) = match (written, layout.parity) {
-            ((Err(Drain::Lost | Drain::Later), all), Some(parity)) => {
-                and(write_lost(&manager, (&layout, parity), &rows, &part).await, all)
+            ((Err(why @ (Drain::Lost | Drain::Later)), all), Some(parity)) => {
+                let (made, others) = write_lost(&manager, (&layout, parity), &rows, &part).await;
+                (made.map_err(|of_rows| why.or_of_rows(of_rows)), all && others)
             }
             (other, _) => other,
         };
@@ -370,10 +383,6 @@ async fn write_part(
         }
     }
     (Ok(drained), answered)
-}
-
-fn and((chunks, answered): Part, others: bool) -> Part {
-    (chunks, answered && others)
 }
 
 /// Of all parts of a group its rows are asked for once.
@@ -441,4 +450,17 @@ async fn write_from_one(manager: &Manager, places: &[Place], part: &DrainPart) -
         }
     }
     (Err(if lost { Drain::Lost } else { Drain::Later }), answered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Drain;
+
+    #[test]
+    fn a_chunk_whose_holder_may_answer_later_is_not_lost_with_the_rest_of_its_row() {
+        assert!(matches!(Drain::Later.or_of_rows(Drain::Lost), Drain::Later));
+        assert!(matches!(Drain::Lost.or_of_rows(Drain::Lost), Drain::Lost));
+        assert!(matches!(Drain::Lost.or_of_rows(Drain::Later), Drain::Later));
+        assert!(matches!(Drain::Later.or_of_rows(Drain::Refused(String::new())), Drain::Refused(_)));
+    }
 }
