@@ -26,7 +26,7 @@ PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache
 # What finds them there passes without a bug, as `test-pool` has seen.
 FOUND_WITHOUT := --skip kept:: --skip room:: --skip sharing:: --skip sparse::
 
-.PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-daemon test-pool test-simulation sim soak fuzz bench lab lives bench-peers bench-arrays bench-pool pool-programs pool-slurm cloud-aws cloud-gce cloud-azure cloud-openstack cuts outages replay systemd lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-daemon test-pool test-simulation sim soak fuzz bench lab lives bench-peers bench-arrays bench-pool bench-objects pool-programs pool-slurm cloud-aws cloud-gce cloud-azure cloud-openstack cuts outages replay systemd lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s; ARGS=--array: volumes on burst credits; --pool: a staging pool)'
@@ -40,6 +40,7 @@ help:
 	@echo 'make bench-peers  the kernel'\''s caches and surgetank in one guest (ARGS="--scale 0.25 --rounds 1": shorter)'
 	@echo 'make bench-arrays  mdadm'\''s array, lvmcache and ours in one guest (ARGS=--quick: three minutes in place of ten)'
 	@echo 'make bench-pool  a checkpoint into a staging pool, SeaweedFS, JuiceFS, MooseFS and GlusterFS over throttled servers (ARGS="256 3 64": theirs on disks of 64 MiB/s)'
+	@echo 'make bench-objects  a drain to an object store beside a plain multipart upload to it (ARGS="512 3": MiB, rounds)'
 	@echo 'make pool-programs  torch, h5py, Orbax, LAMMPS, pjdfstest, fio and others on a mounted pool (ARGS="torch h5py": these alone)'
 	@echo 'make pool-slurm  jobs with #BB_LUA lines under a Slurm of its own, over staging pools (ARGS=--planted: with bugs that it must find)'
 	@echo 'make cloud-aws CONFIG=FILE  the provider'"'"'s contract and a burst on your account, for at most 0.10 USD; also cloud-gce, cloud-azure, cloud-openstack (TYPE=NAME: another volume type)'
@@ -134,6 +135,11 @@ bench-pool:
 	@scripts/setup bench
 	$(CARGO) bench --package surgetank-mount --bench throttled --no-run
 	scripts/pool-peers $(ARGS)
+
+bench-objects:
+	@scripts/setup test
+	$(CARGO) build --release --package surgetank-pool --example objects
+	scripts/pool-objects $(ARGS)
 
 pool-programs:
 	@scripts/setup programs

@@ -9,6 +9,8 @@ use surgetank_pool_core::meta::value::{Special, SpecialKind};
 
 /// The extended attribute that says where a file's bytes are.
 pub const STATE: &str = "user.surgetank.state";
+/// The one that says the mount's name in the pool.
+pub const NAME: &str = "user.surgetank.mount";
 
 /// What programs write at a time, if they ask: a chunk.
 const BLOCK: u32 = 1 << 20;

@@ -16,12 +16,13 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use surgetank_pool::bucket::is_address;
 use surgetank_pool_core::locks::{Lock, Range};
 use surgetank_pool_core::meta::value::Attributes;
 use tokio::runtime::Handle as Runtime;
 
 use self::requests::LIVE;
-use crate::attributes::{STATE, kind, nanoseconds, special};
+use crate::attributes::{NAME, STATE, kind, nanoseconds, special};
 use crate::content::Opened;
 use crate::descriptors;
 use crate::directories::{Directories, directories, dots, listed, listing};
@@ -34,6 +35,8 @@ use crate::tree::{Change, Tree};
 const BACKGROUND_MAX: u16 = 64;
 /// What the kernel may read ahead.
 const READ_AHEAD: u32 = 1 << 20;
+/// Mebibytes of room, and files, of a target that has no end: so much that programs go on, and little enough that they can add to it.
+const BUCKET: u64 = 1 << 33;
 
 pub(crate) struct PoolFilesystem {
     runtime: Runtime,
@@ -436,6 +439,12 @@ impl Filesystem for PoolFilesystem {
     fn statfs(&self, request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
         self.answer(request, reply, async move |tree, reply| {
             let target = tree.sessions.present().target().to_owned();
+            if target.to_str().is_some_and(is_address) {
+                // A bucket has no end.
+                return reply.with(Ok(()), |reply, ()| {
+                    reply.statfs(BUCKET, BUCKET, BUCKET, BUCKET, BUCKET, 1 << 20, 255, 1 << 20);
+                });
+            }
             let found = tokio::task::spawn_blocking(move || rustix::fs::statvfs(&target)).await;
             let found = found.map_err(|_| Errno::EIO);
             let found = found.and_then(|found| found.map_err(|error| Errno::from_i32(error.raw_os_error())));
@@ -455,6 +464,12 @@ impl Filesystem for PoolFilesystem {
     }
 
     fn getxattr(&self, request: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if name == OsStr::new(NAME) {
+            return self.answer(request, reply, async move |tree, reply| {
+                let name = tree.sessions.present().name().to_owned();
+                reply.with(Ok(()), |reply, ()| value(reply, size, name.as_bytes()));
+            });
+        }
         // The kernel asks for capabilities at every write.
         if name != OsStr::new(STATE) {
             return reply.error(Errno::NO_XATTR);

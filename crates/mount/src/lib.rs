@@ -34,6 +34,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fuser::{MountOption, Session, SessionACL};
+use surgetank_pool::bucket;
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::security::Access;
 use surgetank_pool_core::meta::Durability;
@@ -41,7 +42,7 @@ use surgetank_pool_core::meta::value::Lends;
 use surgetank_pool_core::placement::Media;
 use tokio::runtime::Runtime;
 
-pub use self::attributes::STATE;
+pub use self::attributes::{NAME, STATE};
 use self::filesystem::PoolFilesystem;
 use self::sessions::Sessions;
 use self::tree::Tree;
@@ -64,7 +65,7 @@ pub struct Config {
     pub access: Access,
     /// The directory on which it is mounted.
     pub point: PathBuf,
-    /// The directory that it is drained to, as the managers and benefactors see it.
+    /// The directory that it is drained to, as the managers and benefactors see it, or the address of a bucket.
     pub target: PathBuf,
     /// When a commit counts. `None`: as before, or two copies if the target is new to the pool.
     pub durability: Option<Durability>,
@@ -83,6 +84,9 @@ pub enum Error {
     /// The target cannot be used.
     #[error("target {0}: {1}")]
     Target(String, String),
+    /// The target is no bucket.
+    #[error("target {0}")]
+    Address(bucket::BadAddress),
     /// The pool does not answer.
     #[error("no pool answers at {0}: start one with `surgetank pool up`, or name its address ({1})")]
     NoPool(String, String),
@@ -210,6 +214,14 @@ pub fn check(point: &Path, of: &Path) -> Result<(), Error> {
 /// The full path of a directory in which the pool can write, and which is not in a pool itself.
 fn target(target: &Path, point: &Path) -> Result<PathBuf, Error> {
     let shown = target.display().to_string();
+    if bucket::is_address(&shown) {
+        // Whether it is there the managers see.
+        let address: Result<bucket::Address, _> = shown.parse();
+        return match address {
+            Ok(address) => Ok(PathBuf::from(address.to_string())),
+            Err(why) => Err(Error::Address(why)),
+        };
+    }
     let full = std::fs::canonicalize(target)
         .map_err(|error| Error::Target(shown.clone(), format!("{error}: make it, or name another directory")))?;
     if !full.is_dir() {

@@ -192,6 +192,46 @@ pub struct DrainPart {
     pub file: String,
 }
 
+/// A part of an object to put together and to send to a store.
+#[derive(Clone)]
+pub struct SendPart {
+    /// The life of the benefactor that is meant.
+    pub incarnation: Incarnation,
+    /// What it consists of, one behind the other.
+    pub pieces: Vec<Piece>,
+    /// Others that have chunks of it: their addresses and lives.
+    pub sources: Vec<(String, Incarnation)>,
+    /// The request, signed for some minutes: whoever has it may put this part.
+    pub url: String,
+}
+
+impl std::fmt::Debug for SendPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendPart")
+            .field("incarnation", &self.incarnation)
+            .field("pieces", &self.pieces)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A piece of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The chunk that it is: who has it, the benefactor itself or one of the sources from 1 on; its table, and its number. `None`: zeros.
+    pub chunk: Option<(u16, TableOf, u32)>,
+    /// Bytes, which are the chunk's first ones; behind its end they are zeros.
+    pub length: u32,
+}
+
+/// A part that a store has.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// What the store calls it.
+    pub tag: String,
+    /// Bytes and checksum of each chunk that it was put together of, in their order.
+    pub chunks: Vec<(u32, u32)>,
+}
+
 /// What a benefactor is asked.
 #[derive(Clone, Debug)]
 pub enum Request {
@@ -221,6 +261,8 @@ pub enum Request {
     Rebuild(Rebuild),
     /// The same, and write them to the target.
     DrainLost(DrainLost),
+    /// Send a part of an object to its store.
+    SendPart(SendPart),
 }
 
 /// What a benefactor has, so that what nobody needs is found.
@@ -305,6 +347,8 @@ pub enum Reply {
     NotYet,
     /// How it is.
     Alive(Box<Alive>),
+    /// The store has the part.
+    Sent(Sent),
 }
 
 wire_struct! {
@@ -323,6 +367,9 @@ wire_struct! {
     Of { group, version, by }
     repair::Inventory { tables, drafts, copies, withdrawn, of_unknown_mounts }
     DrainPart { incarnation, of, chunks, offset, file }
+    SendPart { incarnation, pieces, sources, url }
+    Piece { chunk, length }
+    Sent { tag, chunks }
     Inventory { incarnation, has, damaged }
     Alive { incarnation, credits, of, puts, ssd, damaged, leaving, scrubbed, log, taken }
     segments::Report { garbage, copied, written }
@@ -355,6 +402,7 @@ wire_enum! {
         10 = Draft(draft),
         11 = Rebuild(rebuild),
         12 = DrainLost(lost),
+        13 = SendPart(part),
     }
     Reply {
         0 = Stored(spare),
@@ -374,6 +422,7 @@ wire_enum! {
         14 = Table(table),
         15 = NotCopied(chunk),
         16 = NotYet,
+        17 = Sent(sent),
     }
 }
 
@@ -393,6 +442,7 @@ impl Method for Request {
             Self::Draft(_) => "/surgetank.pool.Chunks/Draft",
             Self::Rebuild(_) => "/surgetank.pool.Chunks/Rebuild",
             Self::DrainLost(_) => "/surgetank.pool.Chunks/DrainLost",
+            Self::SendPart(_) => "/surgetank.pool.Chunks/SendPart",
         }
     }
 }

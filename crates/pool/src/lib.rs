@@ -10,14 +10,17 @@
 //! - [`chunks`]: what benefactors are asked; [`managers`]: whichever manager answers;
 //! - [`claim`]: which key a store is used with;
 //! - [`security`]: keys, tokens, certificates; [`planted`]: bugs on purpose for its tests;
-//! - `beneath`: paths below a target; [`span`]: how a file is cut; [`wire`], [`rpc`]: how everything is sent and stored.
+//! - [`bucket`]: targets in object stores;
+//! - `lost`: members of rows that are made of the others; `beneath`: paths below a target; [`span`]: how a file is cut; [`wire`], [`rpc`]: how everything is sent and stored.
 
 mod beneath;
 pub mod benefactor;
+pub mod bucket;
 pub mod chunks;
 pub mod claim;
 pub mod client;
 pub mod local;
+mod lost;
 pub mod manager;
 pub mod managers;
 pub mod meta;

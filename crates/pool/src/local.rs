@@ -355,7 +355,7 @@ fn manage(
 ) -> Result<Runtime, std::io::Error> {
     let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("manager").enable_all().build()?;
     runtime.spawn(async move {
-        let why = setup::why(manager::run(manager::Config::default(), store, listener).await);
+        let why = setup::why(manager::run(setup::manager_config(), store, listener).await);
         let _ = tell.send(format!("the manager has ended: {why}"));
     });
     Ok(runtime)

@@ -124,7 +124,7 @@ impl ManagerProcess {
         let of_manager = Arc::clone(&store);
         drop(entered);
         let running = Running::start(runtime, async move {
-            setup::why(manager::run(manager::Config::default(), of_manager, listener).await)
+            setup::why(manager::run(setup::manager_config(), of_manager, listener).await)
         });
         Ok(Some(Self { address, store, running }))
     }

@@ -10,9 +10,11 @@ use std::time::Duration;
 use surgetank_model::Bytes;
 use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers};
 
+use crate::bucket;
 use crate::chunks::CHUNK;
 use crate::claim::{Refused, Replaces, claim};
 use crate::local::Error;
+use crate::manager;
 use crate::meta::etcd::NotConnected;
 use crate::meta::{Embedded, Etcd, MetaStore, Unavailable, etcd};
 use crate::security::files::{KEY_FILE, NoSecret};
@@ -29,6 +31,11 @@ pub(crate) fn make_directory(directory: &Path) -> Result<(), Error> {
     made.map_err(|error| {
         Error::Directory(directory.display().to_string(), format!("{error}: name one that can be written"))
     })
+}
+
+/// Managers as they are, with what the environment of this process says of object stores.
+pub(crate) fn manager_config() -> manager::Config {
+    manager::Config { buckets: bucket::Options::from_env(), ..manager::Config::default() }
 }
 
 /// A pool's store: this etcd, or a file in the pool's directory.

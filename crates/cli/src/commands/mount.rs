@@ -34,6 +34,7 @@ const READY: &str = "mounted";
   surgetank mount pool://node1 /mnt/pool --target run1 --durable parity=4+1
   surgetank mount pool://node1 /mnt/pool --target run1 \\
       --token run1.token --certificates pki/login1
+  surgetank mount pool://127.0.0.1:7440 /mnt/pool --target s3://bucket/run1
 
 The command returns when the file system answers; the process that serves it goes on in the background, or in front with \
 --foreground. Files that are closed are drained to the target under the same names; `surgetank pool wait` waits for that.")]
@@ -44,8 +45,8 @@ pub struct Mount {
     /// An empty directory
     #[arg(value_name = "MOUNTPOINT")]
     point: PathBuf,
-    /// The directory that files are drained to
-    #[arg(long, value_name = "DIR")]
+    /// What files are drained to: a directory, or s3://BUCKET/PREFIX, for which the pool's managers have the credentials in their environment
+    #[arg(long, value_name = "DIR|s3://BUCKET/PREFIX")]
     target: PathBuf,
     /// When a commit counts: copies=N, of each chunk on so many benefactors; with media=ssd when it is flushed on their SSDs;
     /// parity=D+P, of P chunks beside each D, all on different benefactors [default: as before, or copies=2]
@@ -102,7 +103,7 @@ fn durability(text: &str) -> Result<Durability, String> {
 
 fn failure(error: Error) -> Failure {
     match error {
-        Error::Point(..) | Error::Target(..) | Error::Refused(_) => Failure::invalid(error),
+        Error::Point(..) | Error::Target(..) | Error::Address(_) | Error::Refused(_) => Failure::invalid(error),
         Error::NoPool(..) | Error::Kernel(..) | Error::Process(_) => Failure::failed(error),
     }
 }

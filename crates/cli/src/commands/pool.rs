@@ -3,6 +3,7 @@
 mod calibrate;
 mod members;
 mod plan;
+mod prefetch;
 mod scrub;
 pub mod shown;
 mod store;
@@ -87,6 +88,8 @@ enum Command {
     Status(Status),
     /// Wait until files of a mounted pool are replicated or drained
     Wait(wait::Wait),
+    /// Bring files of a mounted pool back from the target, to be read at the speed of memory
+    Prefetch(prefetch::Prefetch),
 }
 
 #[derive(Debug, Args)]
@@ -160,6 +163,7 @@ impl Arguments {
             Command::Calibrate(calibrate) => calibrate.run(),
             Command::Status(status) => status.run(),
             Command::Wait(wait) => wait.run(),
+            Command::Prefetch(prefetch) => prefetch.run(),
         }
     }
 }

@@ -10,8 +10,12 @@ mod etcd;
 #[allow(dead_code, reason = "a part is used here")]
 #[path = "../../../pool/tests/pool/support/etcd_server.rs"]
 mod etcd_server;
+mod objects;
 mod place;
 mod planned;
+#[allow(dead_code, reason = "a part is used here")]
+#[path = "../../../pool/tests/pool/support/s3.rs"]
+mod s3;
 mod ssd;
 
 use std::fs;

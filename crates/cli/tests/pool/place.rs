@@ -87,6 +87,13 @@ impl Pool {
         Self::begin(binary(), directory, listen, benefactors, more)
     }
 
+    /// One whose processes have more in their environment.
+    pub(crate) fn up_with_variables(directory: &Path, variables: &[(&str, String)]) -> Self {
+        let mut command = binary();
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        Self::begin(command, directory, "127.0.0.1:0", "2", &[])
+    }
+
     /// One whose files have so many bytes at most, as if its targets had no longer ones.
     pub(crate) fn up_with_short_files(directory: &Path, bytes: u64) -> Self {
         let mut command = Command::new("sh");

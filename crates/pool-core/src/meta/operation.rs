@@ -20,7 +20,7 @@ use crate::id::{Inode, MountId, SessionId, Version};
 use crate::locks::{Lock, Range, Ranges};
 use crate::meta::key::{Key, Name, Prefix};
 use crate::meta::store::{Lease, Transaction};
-use crate::meta::value::{Attributes, Base, Group, Node, Placed, Special};
+use crate::meta::value::{Attributes, Base, Group, Node, Placed, Special, Times};
 use crate::placement::Place;
 
 pub use self::recorder::Reads;
@@ -248,6 +248,18 @@ pub enum Operation {
         /// A number that no other eviction or early drain of the file has had.
         changes: u64,
     },
+    /// A session has brought back what the target alone had of a file, and has committed that: the target has the newest version already. The
+    /// session writes the file no more.
+    Prefetched {
+        /// Which file.
+        inode: Inode,
+        /// Who.
+        session: SessionId,
+        /// The version that the target has.
+        of: Version,
+        /// The file's times, which are as they were.
+        times: Times,
+    },
     /// Chunks of a file that somebody writes lie in its draft at the target, flushed: they leave the pool.
     DrainedEarly {
         /// The publisher, as [`Key::Owner`] has it.
@@ -447,6 +459,7 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
             recorder.relocate(*warden, *inode, *group, Some(columns), (*from, *to))
         }
         Operation::Evict { inode, changes } => recorder.evict(*inode, *changes),
+        Operation::Prefetched { inode, session, of, times } => recorder.prefetched((*inode, *session), *of, *times),
         Operation::DrainedEarly { publisher, mount, inode, former, draft, groups } => {
             recorder.drained_early((*publisher, *mount), *inode, *former, *draft, groups)
         }

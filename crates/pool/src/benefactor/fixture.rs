@@ -45,5 +45,6 @@ pub(super) fn benefactor(tier: Option<Tier>, scrub: Option<Config>) -> Benefacto
         fence: Mutex::default(),
         credentials: Credentials::new(Key::generate().unwrap()),
         sources: Mutex::default(),
+        web: std::sync::OnceLock::new(),
     }
 }

@@ -8,13 +8,14 @@ mod put;
 mod repair;
 mod rights;
 mod scrub;
+mod send;
 pub mod ssd;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,6 +36,7 @@ use tonic::Status;
 use self::memory::Memory;
 use self::scrub::Scrubbing;
 use self::ssd::{Found, NotOurs, Owner, Ssd, Tier};
+use crate::bucket::Web;
 use crate::chunks::{Alive, CHUNK, Draft, DrainPart, Fence, Get, Inventory, Reply, Request, Seal, TableOf};
 use crate::manager;
 use crate::managers::{Lost, Managers};
@@ -116,6 +118,8 @@ pub struct Benefactor {
     credentials: Credentials,
     /// Benefactors from which copies are fetched.
     sources: Mutex<BTreeMap<String, Peer>>,
+    /// What sends to object stores, once something was sent there.
+    web: OnceLock<Web>,
 }
 
 /// Joins the pool and serves until another process takes its place.
@@ -189,6 +193,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         fence: Mutex::default(),
         credentials: credentials.clone(),
         sources: Mutex::default(),
+        web: OnceLock::new(),
     });
     tokio::select! {
         served = listener.serve(Arc::clone(&benefactor)) => served.map_err(|error| serve(&error)),
@@ -516,6 +521,7 @@ impl Service for Benefactor {
             }
             Request::Inventory => Reply::Inventory(Box::new(self.inventory())),
             Request::DrainPart(part) => apart(move || self.drain(&part)).await?,
+            Request::SendPart(part) => self.send(part).await,
             Request::Probe => Reply::Alive(Box::new(self.alive())),
             Request::Copy(copy) => self.copy(copy).await,
             Request::Rebuild(rebuild) => self.rebuild(rebuild).await,

@@ -5,15 +5,13 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings;
 use surgetank_pool_core::id::Incarnation;
-use surgetank_pool_core::parity::{Gather, Parity};
-use tokio::task::JoinSet;
+use surgetank_pool_core::parity::Parity;
 
 use super::Benefactor;
-use super::repair::NotHad;
 use crate::chunks::{CHUNK, DrainLost, Get, Lost, Rebuild, Reply, TableOf};
+use crate::lost::{self, NotHad};
 use crate::security::token::Ticket;
 
 /// Where members are: addresses, and lives.
@@ -75,8 +73,7 @@ impl Benefactor {
         }
     }
 
-    /// A chunk with the bytes that were written, from members of its row. Of those that nobody has the manager knows whether somebody may have them
-    /// at a later time.
+    /// A chunk with the bytes that were written, from members of its row.
     async fn make(
         self: &Arc<Self>,
         of: TableOf,
@@ -84,36 +81,14 @@ impl Benefactor {
         lost: Lost,
         sources: &Sources,
     ) -> Result<Vec<u8>, NotHad> {
-        let row = lost.row.iter().map(|(chunk, entry, _)| (*chunk, *entry));
-        let mut gather = Gather::<Bytes>::new(parity, (lost.chunk, lost.entry), row);
-        let (mut coming, mut why) = (JoinSet::new(), NotHad::Ever);
-        loop {
-            for chunk in gather.more() {
-                let source = lost.row.iter().find(|(other, ..)| *other == chunk).map(|(.., source)| *source);
-                let source = source.and_then(|source| sources.get(usize::from(source))).cloned();
-                let benefactor = Arc::clone(self);
-                coming.spawn(async move {
-                    let Some((address, incarnation)) = source else { return (chunk, Err(NotHad::Ever)) };
-                    let get = Get { incarnation, of, chunk, ticket: Ticket::default() };
-                    (chunk, benefactor.fetch(&address, get).await)
-                });
+        let fetch = |chunk, source: u16| {
+            let (source, benefactor) = (sources.get(usize::from(source)).cloned(), Arc::clone(self));
+            async move {
+                let Some((address, incarnation)) = source else { return Err(NotHad::Ever) };
+                let get = Get { incarnation, of, chunk, ticket: Ticket::default() };
+                benefactor.fetch(&address, get).await.map(|(_, bytes)| bytes)
             }
-            match coming.join_next().await {
-                Some(Ok((chunk, fetched))) => {
-                    if fetched == Err(NotHad::Now) {
-                        why = NotHad::Now;
-                    }
-                    gather.got(chunk, fetched.ok());
-                }
-                Some(Err(_)) => return Err(NotHad::Now),
-                None => break,
-            }
-        }
-        // The code takes a while for a chunk, during which others are to be answered.
-        let made = tokio::task::spawn_blocking(move || gather.finish()).await.map_err(|_| NotHad::Now)?;
-        made.map_err(|error| {
-            tracing::warn!("chunk {} of {of:?} is not made: {error}", lost.chunk);
-            why
-        })
+        };
+        lost::make((of, parity), lost, fetch).await
     }
 }

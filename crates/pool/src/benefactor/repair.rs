@@ -8,20 +8,12 @@ use surgetank_pool_core::benefactor::holdings::{self, Admission, NotAdopted, own
 
 use super::Benefactor;
 use crate::chunks::{Adopt, Copy, Fence, Get, News, Reply, Request};
+use crate::lost::NotHad;
 use crate::rpc::Peer;
 use crate::security::token::Ticket;
 
 /// How long a source may take for a chunk.
 const ANSWER: Duration = Duration::from_secs(5);
-
-/// Why there is no chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotHad {
-    /// It may be had at a later time.
-    Now,
-    /// Whoever was asked has none, and will have none.
-    Ever,
-}
 
 impl Benefactor {
     /// Whether nothing later has come from a warden. A message by which something is brought (`brings`) may be passed by others of its warden;
@@ -50,7 +42,7 @@ impl Benefactor {
             };
             let get = Get { incarnation: *incarnation, of: copy.of, chunk, ticket: Ticket::default() };
             match self.fetch(address, get).await {
-                Ok(bytes) if bytes.len() == entry.length as usize && crc32c::crc32c(&bytes) == entry.crc => {
+                Ok((_, bytes)) if bytes.len() == entry.length as usize && crc32c::crc32c(&bytes) == entry.crc => {
                     arriving.stored(&bytes);
                 }
                 _ => return Reply::NotCopied(chunk),
@@ -76,8 +68,8 @@ impl Benefactor {
         }
     }
 
-    /// A chunk of another benefactor.
-    pub(super) async fn fetch(&self, address: &str, get: Get) -> Result<bytes::Bytes, NotHad> {
+    /// A chunk of another benefactor, and its checksum.
+    pub(super) async fn fetch(&self, address: &str, get: Get) -> Result<(u32, bytes::Bytes), NotHad> {
         let peer = {
             let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
             match sources.get(address) {
@@ -90,7 +82,7 @@ impl Benefactor {
             }
         };
         match peer.ask::<Self>(Request::Get(get), ANSWER).await {
-            Ok(Reply::Chunk(_, bytes)) => Ok(bytes),
+            Ok(Reply::Chunk(crc, bytes)) => Ok((crc, bytes)),
             Ok(Reply::NotHere | Reply::Corrupt) => Err(NotHad::Ever),
             // A later life of its may have it on SSD.
             _ => Err(NotHad::Now),

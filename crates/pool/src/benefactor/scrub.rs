@@ -39,7 +39,7 @@ impl Scrubbing {
         let moves_bytes = match request {
             Request::Put(_) | Request::Get(_) | Request::Draft(_) => true,
             Request::Seal(_) | Request::DrainPart(_) | Request::Copy(_) => true,
-            Request::Rebuild(_) | Request::DrainLost(_) => true,
+            Request::Rebuild(_) | Request::DrainLost(_) | Request::SendPart(_) => true,
             Request::Table(_) | Request::Forget(_) | Request::Inventory | Request::Probe | Request::Adopt(_) => false,
         };
         self.scrub().filter(|_| moves_bytes)?.request_began();

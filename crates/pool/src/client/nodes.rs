@@ -126,7 +126,13 @@ impl PoolClient {
         self.inner.root
     }
 
-    /// The directory that the mount is drained to.
+    /// The mount's name in the pool.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.config.mount
+    }
+
+    /// The directory that the mount is drained to, or the bucket's address.
     #[must_use]
     pub fn target(&self) -> &std::path::Path {
         &self.inner.target
@@ -196,6 +202,10 @@ impl PoolClient {
         what: &str,
     ) -> Result<Option<(File, u64)>, Error> {
         let until = self.inner.until();
+        if self.inner.is_in_bucket() {
+            // The pool remembers what it has seen, and it is read as any file that the pool has drained.
+            return self.import(directory, path, Some(number), what).await.map(|_| None);
+        }
         loop {
             let found = match self.inner.ask(Request::Lookup(directory, path.clone())).await? {
                 Reply::AtTarget(found) if found.number == number => found,
@@ -424,6 +434,10 @@ impl PoolClient {
     /// [`Error`].
     pub async fn hold(&self, inode: Inode, what: &str) -> Result<Option<Held>, Error> {
         let content = self.inner.content(what, inode).await?;
+        if self.inner.is_in_bucket() {
+            // What the store has removed, nobody reads any more.
+            return Ok(None);
+        }
         let is_drained = content.node.kind == Kind::File(FileState::Drained);
         let Some(base) = content.node.rests_on().filter(|base| base.draft.is_none() && !is_drained) else {
             return Ok(None);

@@ -23,7 +23,7 @@ use crate::span;
 /// How long a benefactor may take for a chunk.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
 /// How often it is asked, at least, where the target has a file.
-const LOOK_LEAST: Duration = Duration::from_secs(1);
+pub(super) const LOOK_LEAST: Duration = Duration::from_secs(1);
 /// What a benefactor says, or shows, of a chunk with other bytes than were put.
 pub(super) const DAMAGED: &str = "has it damaged";
 
@@ -126,14 +126,14 @@ impl Reader {
         let length = CHUNK.min(node.size.saturating_sub(offset));
         let opened = self.opened().clone().filter(|opened| opened.which == which);
         if let Some(opened) = opened
-            && let Ok(bytes) = opened.chunk(&self.path, offset, length).await
+            && let Ok(bytes) = opened.chunk(&self.inner, &self.path, offset, length).await
         {
-            return Ok(self.still(base).await?.then(|| bytes.into()));
+            return Ok(self.still(base).await?.then_some(bytes));
         }
         let opened = AtTarget::open(&self.inner, &self.path, (self.inode, node), base, until).await?;
-        let bytes = opened.chunk(&self.path, offset, length).await?;
+        let bytes = opened.chunk(&self.inner, &self.path, offset, length).await?;
         *self.opened() = Some(opened);
-        Ok(self.still(base).await?.then(|| bytes.into()))
+        Ok(self.still(base).await?.then_some(bytes))
     }
 
     /// Whether what was read there is what this commit has: a draft is written over by later ones.
@@ -155,7 +155,7 @@ impl Reader {
 
     /// The chunk that begins there.
     async fn chunk(&mut self, offset: u64) -> Result<Bytes, Error> {
-        let until = self.inner.until();
+        let (until, mut pause) = (self.inner.until(), LOOK);
         loop {
             let (group, chunk) = (group_of(&self.content, offset), span::of_byte(offset).1);
             if group.is_some_and(|(.., group)| group.is_hole(chunk)) {
@@ -194,7 +194,10 @@ impl Reader {
                     Err(_) if of_pool => {}
                     // A later version may have got its name there, which the store does not say yet.
                     Err(error) => {
-                        forever = self.content.node.published >= self.content.node.journalled;
+                        let waits = self.content.node.published < self.content.node.journalled;
+                        // A store that is away, or has no valid credentials, has it again later; and a rename copies it.
+                        let may_return = self.inner.is_in_bucket() && matches!(error, Error::Unreadable { .. });
+                        forever = !(waits || may_return);
                         failed = error;
                     }
                 }
@@ -213,7 +216,11 @@ impl Reader {
                 return Err(failed);
             }
             if !changed {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(pause).await;
+                if self.inner.is_in_bucket() {
+                    // Each look is a request to the store.
+                    pause = (pause * 2).min(LOOK_LEAST);
+                }
             }
         }
     }
@@ -307,7 +314,15 @@ pub(super) struct AtTarget {
     which: Which,
     /// Bytes of what was published; a draft may have more than count.
     size: Option<u64>,
-    file: Arc<File>,
+    file: Place,
+}
+
+/// Where its bytes are read.
+#[derive(Clone)]
+enum Place {
+    Here(Arc<File>),
+    /// In a bucket, of which a manager reads.
+    Bucket(Inode, Version),
 }
 
 impl AtTarget {
@@ -325,6 +340,9 @@ impl AtTarget {
         until: Instant,
     ) -> Result<Self, Error> {
         let which = Which::of(base);
+        if inner.is_in_bucket() {
+            return Ok(Self { which, size: None, file: Place::Bucket(inode, base.version) });
+        }
         if let Some(held) = inner.held().get(&inode).filter(|held| held.which == which) {
             return Ok(held.clone());
         }
@@ -332,10 +350,10 @@ impl AtTarget {
             let at = inner.target.join(ASIDE).join(draft_name(node.mount, inode, draft));
             let opened = tokio::task::spawn_blocking(move || File::open(at)).await;
             let opened = opened.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-            let file = Arc::new(opened.map_err(|error| not_at_target(path, 0, &error))?);
+            let file = Place::Here(Arc::new(opened.map_err(|error| not_at_target(path, 0, &error))?));
             return Ok(Self { which, size: None, file });
         }
-        let opened = |file, size| Ok(Self { which, size: Some(size), file: Arc::new(file) });
+        let opened = |file, size| Ok(Self { which, size: Some(size), file: Place::Here(Arc::new(file)) });
         let (mut pause, mut another) = (LOOK, None);
         loop {
             let at = path_of(inner, inode, node).await?;
@@ -372,8 +390,20 @@ impl AtTarget {
     }
 
     /// Reads a chunk, of so many bytes.
-    pub(super) async fn chunk(&self, path: &str, offset: u64, length: u64) -> Result<Vec<u8>, Error> {
+    pub(super) async fn chunk(&self, inner: &Inner, path: &str, offset: u64, length: u64) -> Result<Bytes, Error> {
         let Self { size, file, .. } = self.clone();
+        let file = match file {
+            Place::Here(file) => file,
+            Place::Bucket(inode, version) => {
+                let length = u32::try_from(length).unwrap_or(u32::MAX);
+                return match inner.ask(Request::Fetch(inode, version, offset, length)).await? {
+                    Reply::Fetched(bytes) => Ok(bytes),
+                    Reply::NotFetched(why) => Err(not_at_target(path, offset, &why)),
+                    Reply::Refused(refusal) => Err(Error::Refused(path.to_owned(), refusal)),
+                    _ => Err(senseless()),
+                };
+            }
+        };
         let read = tokio::task::spawn_blocking(move || {
             let found = file.metadata()?.len();
             if let Some(size) = size.filter(|size| found != *size) {
@@ -384,7 +414,7 @@ impl AtTarget {
             Ok(bytes)
         });
         match read.await {
-            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Ok(bytes)) => Ok(bytes.into()),
             Ok(Err(error)) => Err(not_at_target(path, offset, &error)),
             Err(error) => Err(not_at_target(path, offset, &error)),
         }

@@ -157,6 +157,8 @@ pub struct Writer {
     withdrawn: Vec<(BenefactorId, Instance)>,
     /// Copies in the place of those that committed chunks have lost, which no table names yet: of which group and chunk each is.
     restored: BTreeMap<(BenefactorId, Instance), (u32, u32)>,
+    /// It does not go on from what others commit: see [`Writer::of_one_version`].
+    of_one_version: bool,
     /// Once something failed, everything does.
     failed: Option<Error>,
 }
@@ -195,8 +197,15 @@ impl Writer {
             sealed: BTreeMap::new(),
             withdrawn: Vec::new(),
             restored: BTreeMap::new(),
+            of_one_version: false,
             failed: None,
         }
+    }
+
+    /// Once another session has committed, everything fails with [`Refusal::Version`]: what is written counts on top of what is known now alone.
+    pub(super) fn of_one_version(mut self) -> Self {
+        self.of_one_version = true;
+        self
     }
 
     /// What the store has of the file.

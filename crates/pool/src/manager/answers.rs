@@ -1,13 +1,14 @@
 //! What clients and benefactors ask, but for operations.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::value::{Lends, Mount, Times};
-use surgetank_pool_core::meta::{Durability, FileState, Group, Key, Kind, Node, Prefix, Stored, Value};
+use surgetank_pool_core::meta::{Durability, FileState, Group, Key, Kind, Name, Node, Prefix, Stored, Value};
 use surgetank_pool_core::placement::{COPIES_MAX, Media};
 use tonic::Status as Refused;
 
@@ -15,9 +16,10 @@ use super::commits::NotDone;
 use super::members::Member;
 use super::protocol::{Begin, Begun, Content, Ended, Integrity, MountStatus, Once, Place, Reply, State, Status};
 use super::rights::{self, NOT_ALLOWED, Within};
-use super::{Manager, room, unique};
+use super::{Manager, objects, room, troubles, unique};
+use crate::bucket;
 use crate::meta::{Snapshot, Unavailable};
-use crate::security::token::{Claims, Session, Ticket};
+use crate::security::token::{Claims, Grant, Session, Ticket};
 
 impl Manager {
     /// A benefactor joins. In a new life its former key ends in a transaction of its own: that revision is the incarnation, and whoever
@@ -90,7 +92,7 @@ impl Manager {
             Claims::Member | Claims::Session(_) => None,
         };
         grant.map_or(Ok(()), |grant| rights::may_begin(grant, &begin))?;
-        let (mount, of) = self.mount(&begin).await?;
+        let (mount, of) = self.mount(&begin, grant).await?;
         self.begun.notify_one();
         grant.map_or(Ok(()), |grant| rights::may_use(grant, &of))?;
         let time = self.config.session;
@@ -116,7 +118,7 @@ impl Manager {
     }
 
     /// A mount by its name.
-    async fn mount(&self, begin: &Begin) -> Result<(MountId, Mount), Refused> {
+    async fn mount(&self, begin: &Begin, grant: Option<&Grant>) -> Result<(MountId, Mount), Refused> {
         if let Some((target, durability)) = &begin.make {
             match durability {
                 Durability::Copies { copies, .. } if *copies == 0 || u32::from(*copies) > COPIES_MAX => {
@@ -130,7 +132,8 @@ impl Manager {
                 }
                 Durability::Copies { .. } | Durability::Parity(_) => {}
             }
-            if !std::path::Path::new(target).is_absolute() || !std::path::Path::new(target).is_dir() {
+            let path = std::path::Path::new(target);
+            if !bucket::is_address(target) && !(path.is_absolute() && path.is_dir()) {
                 let sentence =
                     format!("target `{target}` is no directory that this manager sees: make it, and name it in full");
                 return Err(Refused::invalid_argument(sentence));
@@ -158,12 +161,15 @@ impl Manager {
                 let sentence = format!("there is no mount `{}`: begin it with a target first", begin.name);
                 return Err(Refused::failed_precondition(sentence));
             };
+            if bucket::is_address(&target) {
+                self.is_usable(&target).await?;
+            }
             // Numbers of blocks begin far above those of mounts, so that a root has its mount's.
             let id = MountId(mounts.iter().map(|(id, _)| id.0).max().unwrap_or(0) + 1);
             let root = Inode(id.0.into());
             let made = Mount { name: begin.name.clone(), target, durability, root };
             let times = Times::new(super::commits::now());
-            let owner = of_target(&made.target)
+            let owner = of_target(&made.target, grant)
                 .map_err(|error| Refused::unavailable(format!("target `{}`: {error}", made.target)))?;
             let node = Node { times, ..Node::new(Kind::Directory, id, None, owner) };
             let compares = vec![Compare::Absent(Key::Mount(id)), Compare::Absent(Key::Node(root))];
@@ -217,6 +223,7 @@ impl Manager {
             | Operation::SetAttributes { .. }
             | Operation::Commit { .. }
             | Operation::Close { .. }
+            | Operation::Prefetched { .. }
             | Operation::Rename { .. }
             | Operation::Link { .. }
             | Operation::Unlink { .. }
@@ -236,6 +243,16 @@ impl Manager {
         if matches!(by, Claims::Session(by) if !rights::may_do(by, operation)) {
             return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
         }
+        if let Claims::Session(by) = by
+            && (matches!(
+                operation,
+                Operation::MakeLink { .. } | Operation::MakeSpecial { .. } | Operation::Link { .. }
+            ) || named(operation).is_some_and(|name| !bucket::is_name(name.bytes())))
+            && self.is_in_bucket(by.mount).await.map_err(|error| Refused::unavailable(error.to_string()))?
+        {
+            // As on any file system that has no such files or names.
+            return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
+        }
         // What was sent before may be under way.
         if room::grows(operation)
             && !once.again
@@ -252,6 +269,31 @@ impl Manager {
             NotDone::Unavailable(error) => Refused::unavailable(error.to_string()),
             // Another manager would say the same.
             too_large => Refused::failed_precondition(too_large.to_string()),
+        })
+    }
+
+    async fn is_in_bucket(&self, mount: MountId) -> Result<bool, Unavailable> {
+        let read = self.store.read(&[Key::Mount(mount)], &[]).await?;
+        Ok(matches!(&values(&read)[..], [Some(Value::Mount(mount))] if bucket::is_address(&mount.target)))
+    }
+
+    /// Refuses a bucket that cannot be read, or is another pool's.
+    async fn is_usable(&self, target: &str) -> Result<(), Refused> {
+        let usable = match self.bucket(target) {
+            Ok(Some(bucket)) => objects::is_usable(&bucket, self.pool).await,
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        usable.map_err(|error| {
+            let sentence = troubles::with_remedy(&format!("target `{target}`: {error}"), std::path::Path::new(target));
+            match error.kind() {
+                ErrorKind::InvalidInput
+                | ErrorKind::InvalidData
+                | ErrorKind::PermissionDenied
+                | ErrorKind::Unsupported => Refused::invalid_argument(sentence),
+                // The store may answer soon.
+                _ => Refused::unavailable(sentence),
+            }
         })
     }
 
@@ -373,9 +415,23 @@ pub(crate) fn groups(of: impl Iterator<Item = (Key, Stored)>, version: Version) 
     groups
 }
 
+/// The name that there is afterwards, and may not have been before.
+fn named(operation: &Operation) -> Option<&Name> {
+    match operation {
+        Operation::Rename { to, .. } => Some(&to.1),
+        _ => operation.makes().map(|(at, _)| &at.1),
+    }
+}
+
 /// Mode and owner of a mount's root. Whose the target is, that one's the root is, and nobody else writes there unless it is said of the mount:
 /// at the target that may be kept from them by what lies above it. Where there is an access list, its mask stands in place of the group's rights.
-fn of_target(target: &str) -> std::io::Result<(u32, u32, u32)> {
+fn of_target(target: &str, grant: Option<&Grant>) -> std::io::Result<(u32, u32, u32)> {
+    if bucket::is_address(target) {
+        // It is nobody's: the mount is its user's, or the pool's.
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (user, group) = grant.and_then(|grant| grant.owner).unwrap_or(own);
+        return Ok((0o755, user, group));
+    }
     let of = std::fs::metadata(target)?;
     let has_list = rustix::fs::getxattr(target, "system.posix_acl_access", &mut [0_u8; 0]).is_ok();
     let most = if has_list { 0o705 } else { 0o755 };

@@ -71,6 +71,9 @@ pub(super) async fn drain(
     turn: Turn<'_>,
     own: Option<u64>,
 ) -> Result<Drain, Unavailable> {
+    if let Some(objects) = target.objects() {
+        return super::objects::drain(manager, (target, objects), (inode, version), turn).await;
+    }
     let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
     let node = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
         Some(Value::Node(node)) => node,
@@ -155,7 +158,7 @@ pub(super) async fn drain(
 type Ranges = Vec<(u64, u64)>;
 
 /// How long a version is, and what of it the base alone has; `None`: a part of it is nowhere.
-fn extent(known: &[Of], base: Option<Base>) -> Option<(u64, Ranges)> {
+pub(super) fn extent(known: &[Of], base: Option<Base>) -> Option<(u64, Ranges)> {
     let (mut end, mut of_base) = (0, Vec::new());
     let named: BTreeMap<u32, &Group> = known.iter().map(|(index, _, group)| (*index, group)).collect();
     let last = named.iter().rev().find(|(_, group)| group.bytes > 0).map_or(0, |(index, _)| index + 1);

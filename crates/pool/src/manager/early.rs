@@ -288,7 +288,7 @@ fn ranges(drained: &[Drained]) -> Vec<(u64, u64)> {
 }
 
 /// Where a file is, by its first name.
-async fn path(manager: &Manager, node: &Node) -> Result<Option<value::Path>, Unavailable> {
+pub(super) async fn path(manager: &Manager, node: &Node) -> Result<Option<value::Path>, Unavailable> {
     let (mut names, mut at) = (Vec::new(), node.at.clone());
     if at.is_none() {
         return Ok(None);

@@ -4,7 +4,8 @@ use std::ffi::OsStr;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
@@ -12,8 +13,26 @@ use surgetank_pool_core::id::{Inode, MountId, Version};
 use surgetank_pool_core::meta::value::{self, Placed, Special, SpecialKind, Times};
 use surgetank_pool_core::meta::{FileState, Kind, Name, Node};
 
+use super::objects::look::Listing;
 use super::target::ASIDE;
 use crate::beneath;
+use crate::bucket::Bucket;
+
+/// Where a target is.
+#[derive(Clone, Debug)]
+pub(super) enum Site {
+    Directory(PathBuf),
+    Bucket(Arc<Bucket>),
+}
+
+impl std::fmt::Display for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Directory(path) => path.display().fmt(f),
+            Self::Bucket(bucket) => bucket.address().fmt(f),
+        }
+    }
+}
 
 /// What is at a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +48,24 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// An object, or what several keys begin with, by its number and that of its directory, bytes, and time in nanoseconds since 1970. Its owner
+    /// is the pool's user.
+    pub(super) fn of_object(kind: Kind, (number, directory): (u64, u64), (size, modified): (u64, u64)) -> Self {
+        let is_file = matches!(kind, Kind::File(_));
+        let version = if is_file { Version::NONE.next() } else { Version::NONE };
+        let mode = if is_file { 0o644 } else { 0o755 };
+        let owner = (mode, rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let node = Node {
+            times: Times::new(modified),
+            size,
+            version,
+            journalled: version,
+            published: version,
+            ..Node::new(kind, MountId(0), None, owner)
+        };
+        Self { node, number, directory, size, modified: 0 }
+    }
+
     /// What the pool records of it as one of its nodes; of a directory nothing.
     pub(super) fn placed(&self, inode: Inode) -> Option<(u64, Placed)> {
         let node = match self.node.kind {
@@ -40,25 +77,64 @@ impl Seen {
     }
 }
 
-/// A directory, and its number.
-pub(super) struct Directory {
-    at: OwnedFd,
-    number: u64,
-    /// What is kept there beside the target's own is not seen.
-    is_root: bool,
+/// A directory of a target.
+pub(super) enum Directory {
+    OfDirectory(Opened),
+    OfBucket(Listing),
 }
 
 /// Opens a directory of a target; `None`: there is none at that path.
 ///
 /// # Errors
 /// The target itself is not there, or does not answer.
-pub(super) fn directory(target: &Path, path: &value::Path) -> Result<Option<Directory>> {
+pub(super) fn directory(site: &Site, path: &value::Path) -> Result<Option<Directory>> {
+    match site {
+        Site::Directory(target) => Ok(opened(target, path)?.map(Directory::OfDirectory)),
+        Site::Bucket(bucket) => Ok(Listing::open(bucket, path)?.map(Directory::OfBucket)),
+    }
+}
+
+impl Directory {
+    /// The number that the target has for it.
+    pub(super) fn number(&self) -> u64 {
+        match self {
+            Self::OfDirectory(of) => of.number,
+            Self::OfBucket(of) => of.number(),
+        }
+    }
+
+    /// What is at a name; `None`: nothing that can be reached without a link.
+    pub(super) fn find(&self, name: &Name) -> Result<Option<Box<Seen>>> {
+        match self {
+            Self::OfDirectory(of) => of.find(name),
+            Self::OfBucket(of) => of.find(name),
+        }
+    }
+
+    /// All names, in their order.
+    pub(super) fn names(&self) -> Result<Vec<Name>> {
+        match self {
+            Self::OfDirectory(of) => of.names(),
+            Self::OfBucket(of) => of.names(),
+        }
+    }
+}
+
+/// A directory of a file system, and its number.
+pub(super) struct Opened {
+    at: OwnedFd,
+    number: u64,
+    /// What is kept there beside the target's own is not seen.
+    is_root: bool,
+}
+
+fn opened(target: &Path, path: &value::Path) -> Result<Option<Opened>> {
     let root = beneath::root(target)?;
     // A target whose file system is not mounted looks like an empty one.
     statat(&root, ASIDE, AtFlags::SYMLINK_NOFOLLOW)?;
     let Some(at) = there(beneath::at(&root, path, OFlags::PATH | OFlags::DIRECTORY))? else { return Ok(None) };
     let number = fstat(&at)?.st_ino;
-    Ok(Some(Directory { at, number, is_root: path.0.is_empty() }))
+    Ok(Some(Opened { at, number, is_root: path.0.is_empty() }))
 }
 
 /// What is not there, or behind a link, is none.
@@ -72,14 +148,8 @@ fn there<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-impl Directory {
-    /// The number that the target has for it.
-    pub(super) const fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// What is at a name; `None`: nothing that can be reached without a link.
-    pub(super) fn find(&self, name: &Name) -> Result<Option<Box<Seen>>> {
+impl Opened {
+    fn find(&self, name: &Name) -> Result<Option<Box<Seen>>> {
         if self.is_root && name.bytes() == ASIDE.as_bytes() {
             return Ok(None);
         }
@@ -128,8 +198,7 @@ impl Directory {
         Seen { node, number: found.st_ino, directory: self.number, size, modified }
     }
 
-    /// All names, in their order.
-    pub(super) fn names(&self) -> Result<Vec<Name>> {
+    fn names(&self) -> Result<Vec<Name>> {
         let mut names = Vec::new();
         let read = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         for entry in Dir::new(openat(&self.at, c".", read, Mode::empty())?)? {
@@ -169,16 +238,17 @@ mod tests {
     #[test]
     fn what_lies_at_a_target_is_seen_as_it_is() {
         let target = tempfile::tempdir().unwrap();
+        let site = Site::Directory(target.path().to_owned());
         let at = |name: &str| target.path().join(name);
         let root = value::Path::default();
-        assert!(directory(target.path(), &root).is_err(), "without the pool's directory it may not be mounted");
+        assert!(directory(&site, &root).is_err(), "without the pool's directory it may not be mounted");
         std::fs::create_dir(at(ASIDE)).unwrap();
         std::fs::create_dir(at("d")).unwrap();
         std::fs::write(at("d/file"), "12345").unwrap();
         std::os::unix::fs::symlink("d", at("link")).unwrap();
         rustix::fs::mkfifoat(CWD, at("fifo"), Mode::RWXU).unwrap();
         std::fs::write(target.path().join(OsStr::from_bytes(b"\xff\n ")), "odd").unwrap();
-        let opened = directory(target.path(), &root).unwrap().unwrap();
+        let opened = directory(&site, &root).unwrap().unwrap();
         let names = [&b"d"[..], b"fifo", b"link", b"\xff\n "].map(name);
         assert_eq!(opened.names().unwrap(), names);
         assert_eq!(opened.find(&name(ASIDE.as_bytes())).unwrap(), None);
@@ -187,9 +257,9 @@ mod tests {
         assert_eq!(kind(b"d"), Some(Kind::Directory));
         assert_eq!(kind(b"link"), Some(Kind::Link(b"d".to_vec())));
         assert_eq!(kind(b"fifo"), Some(Kind::Special(Special { what: SpecialKind::Fifo, device: 0 })));
-        let below = directory(target.path(), &value::Path(vec![name(b"d")])).unwrap().unwrap();
+        let below = directory(&site, &value::Path(vec![name(b"d")])).unwrap().unwrap();
         let file = below.find(&name(b"file")).unwrap().unwrap();
         assert_eq!((file.node.size, file.placed(Inode(9)).map(|(_, placed)| placed.node)), (5, Some(Inode(9))));
-        assert!(directory(target.path(), &value::Path(vec![name(b"link")])).unwrap().is_none(), "links lead nowhere");
+        assert!(directory(&site, &value::Path(vec![name(b"link")])).unwrap().is_none(), "links lead nowhere");
     }
 }

@@ -11,6 +11,7 @@ mod early;
 mod locks;
 mod look;
 mod members;
+mod objects;
 mod protocol;
 mod publisher;
 mod rate;
@@ -25,9 +26,10 @@ mod troubles;
 mod union;
 mod warden;
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use surgetank_model::Bandwidth;
@@ -50,6 +52,7 @@ use self::rights::Within;
 use self::roles::Tenure;
 pub use self::target::ASIDE;
 pub(crate) use self::target::draft_name;
+use crate::bucket::{self, Bucket};
 use crate::claim;
 use crate::meta::{LeaseEnded, MetaStore, Unavailable};
 use crate::rpc::{Listener, Service};
@@ -60,7 +63,7 @@ use crate::security::{Access, Credentials};
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Times of a manager.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// How long a mount's session lasts unless it is renewed.
     pub session: Duration,
@@ -78,6 +81,8 @@ pub struct Config {
     pub membership: membership::Config,
     /// How fast copies are made again.
     pub repair: surgetank_pool_core::repair::Config,
+    /// How it reaches the object stores that are targets.
+    pub buckets: bucket::Options,
 }
 
 impl Default for Config {
@@ -97,6 +102,7 @@ impl Default for Config {
                 at_once: 4,
                 retry: Duration::from_secs(2),
             },
+            buckets: bucket::Options::default(),
         }
     }
 }
@@ -140,6 +146,8 @@ pub struct Manager {
     room: room::Room,
     troubles: troubles::Troubles,
     targets: union::Targets,
+    /// The buckets that are targets, by their addresses.
+    buckets: Mutex<BTreeMap<String, Arc<Bucket>>>,
     /// Some mount has begun a session, perhaps its first: it has a publisher soon.
     begun: Notify,
     /// The next number that nobody else has, and the end of the block.
@@ -155,8 +163,8 @@ pub struct Manager {
 pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) -> Result<(), Stopped> {
     let credentials = listener.credentials().clone();
     let mut manager = match store.is_elsewhere() {
-        true => begin_again(config, &store, &credentials).await?,
-        false => Manager::start(config, &store, &credentials).await?,
+        true => begin_again(&config, &store, &credentials).await?,
+        false => Manager::start(&config, &store, &credentials).await?,
     };
     let serving = Arc::new(Serving(RwLock::new(Arc::clone(&manager))));
     let mut served = std::pin::pin!(listener.serve(Arc::clone(&serving)));
@@ -175,7 +183,7 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
         manager.commits.end();
         manager = tokio::select! {
             served = &mut served => return Ok(served?),
-            begun = begin_again(config, &store, &credentials) => begun?,
+            begun = begin_again(&config, &store, &credentials) => begun?,
         };
         *serving.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&manager);
     }
@@ -183,7 +191,7 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
 
 /// Begins once the store lets it.
 async fn begin_again(
-    config: Config,
+    config: &Config,
     store: &Arc<dyn MetaStore>,
     credentials: &Credentials,
 ) -> Result<Arc<Manager>, Stopped> {
@@ -244,7 +252,7 @@ async fn unique(store: &dyn MetaStore, lease: Lease) -> Result<Result<Revision, 
 
 impl Manager {
     async fn start(
-        config: Config,
+        config: &Config,
         store: &Arc<dyn MetaStore>,
         credentials: &Credentials,
     ) -> Result<Arc<Self>, Stopped> {
@@ -262,11 +270,12 @@ impl Manager {
             room: room::Room::default(),
             troubles: troubles::Troubles::default(),
             targets: union::Targets::default(),
+            buckets: Mutex::default(),
             begun: Notify::new(),
             numbers: AtomicU64::new(id * NUMBERS),
             attempts: AtomicU64::new(0),
             pool,
-            config,
+            config: config.clone(),
             store: Arc::clone(store),
             tenure,
         }))
@@ -316,6 +325,9 @@ impl Service for Manager {
             Request::Recorded(inode, directory, name) => self.recorded(inode, directory, &name, within).await,
             Request::Before(inode, path) => self.before(inode, &path, within).await,
             Request::Content(inode) => self.content(inode, &by).await,
+            Request::Fetch(inode, version, offset, length) => {
+                self.fetch((inode, version), (offset, length), within).await
+            }
             Request::Whole(inode) => self.is_whole(inode, &by).await,
             Request::ReadDir(directory, path, after) => self.read_dir(directory, &path, after.as_ref(), within).await,
             Request::Place(place) => Ok(self.place(&place)),

@@ -1,5 +1,6 @@
 //! The service `Manager`.
 
+use bytes::Bytes;
 use surgetank_pool_core::benefactor::{scrub, segments};
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
 use surgetank_pool_core::meta::operation::{self, Operation, Refusal};
@@ -223,6 +224,8 @@ pub enum Request {
     Whole(Inode),
     /// Of how many files may benefactors have something that no target has: of those that are written or drained?
     Undrained,
+    /// Bytes of this version of a file that its target, a bucket, has: from this offset on, so many.
+    Fetch(Inode, Version, u64, u32),
 }
 
 /// What a manager answers.
@@ -279,6 +282,10 @@ pub enum Reply {
     Whole(bool),
     /// Of so many.
     Undrained(u64),
+    /// Bytes of an object.
+    Fetched(Bytes),
+    /// The bucket does not have them, or does not answer: the reason.
+    NotFetched(String),
 }
 
 /// What lies at a target alone.
@@ -353,6 +360,7 @@ wire_enum! {
         15 = RelocateColumns { warden, inode, group, columns, from, to },
         19 = Import { at, fresh, node, placed },
         20 = DrainedEarly { publisher, mount, inode, former, draft, groups },
+        21 = Prefetched { inode, session, of, times },
     }
     Ended { 0 = Before, 1 = Reply(reply), 2 = Refused(refusal), }
     Request {
@@ -377,6 +385,7 @@ wire_enum! {
         18 = Whole(inode),
         19 = Undrained,
         20 = Before(inode, path),
+        21 = Fetch(inode, version, offset, length),
     }
     Reply {
         0 = Joined { lease, incarnation, millis, pool },
@@ -400,6 +409,8 @@ wire_enum! {
         18 = Whole(is_so),
         19 = Undrained(files),
         20 = Before(paths),
+        21 = Fetched(bytes),
+        22 = NotFetched(why),
     }
 }
 
@@ -427,6 +438,7 @@ impl Method for Request {
             Self::Revoked => "/surgetank.pool.Manager/Revoked",
             Self::Whole(_) => "/surgetank.pool.Manager/Whole",
             Self::Undrained => "/surgetank.pool.Manager/Undrained",
+            Self::Fetch(..) => "/surgetank.pool.Manager/Fetch",
         }
     }
 }

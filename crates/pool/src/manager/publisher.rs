@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use surgetank_pool_core::id::{Inode, MountId, Version};
+use surgetank_pool_core::id::{Inode, MountId, Revision, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
 use surgetank_pool_core::meta::value::{Change, Mount, Placed};
 use surgetank_pool_core::meta::{Key, Name, Prefix, Role, Stored, Value};
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::drain::{Drain, drain};
+use super::objects::{self, Objects};
 use super::protocol::Ended;
 use super::target::{AtName, Target};
 use super::{Manager, early};
@@ -25,6 +26,8 @@ use crate::meta::Unavailable;
 const DRAINS: usize = 4;
 /// The pause before a target or benefactor is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How often that pause doubles before a store is asked again.
+const PAUSES: u32 = 5;
 /// The longest pause between two looks at the journal.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -51,18 +54,33 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
     let mut work: Option<Work> = None;
     // From then on a directory in its place is taken for the target only if somebody says so.
     let mut is_taken_over = false;
+    // A bucket's has uploads that it ends.
+    let mut present: Option<(Revision, Target)> = None;
+    let mut failures = 0;
     loop {
         let Some(since) = manager.holds_since(Role::Publisher(id)).await.unwrap_or(None) else {
             work = None;
             // Whoever publishes knows how the target is.
             manager.troubles.over(id);
+            // A successor may have come too early to see all of them.
+            if let Some(objects) = present.as_ref().and_then(|(_, target)| target.objects())
+                && objects.end_own().await.is_ok()
+            {
+                present = None;
+            }
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let target = Target::new(PathBuf::from(&mount.target), id, since);
+        if present.as_ref().is_none_or(|(of, _)| *of != since) {
+            present = target_of(&manager, id, &mount, since).map(|target| (since, target));
+        }
+        let Some((_, target)) = present.clone() else {
+            tokio::time::sleep(LOOK).await;
+            continue;
+        };
         if work.is_none() {
             let take_over = move |target: &Target| {
-                if is_taken_over {
+                if is_taken_over && target.objects().is_none() {
                     target.is_taken_over()?;
                 }
                 target.take_over()
@@ -85,23 +103,51 @@ async fn publish(manager: Arc<Manager>, id: MountId, mount: Mount) {
                 Err(error) => manager.troubles.of(&target, None, &error),
             }
         }
-        let Some(present) = &mut work else {
-            tokio::time::sleep(PAUSE).await;
+        let Some(working) = &mut work else {
+            tokio::time::sleep(pause(&target, &mut failures)).await;
             continue;
         };
-        match present.step().await {
+        match working.step().await {
             Ok(Step::Nothing(revision)) => {
+                failures = 0;
                 let _ = tokio::time::timeout(LOOK, manager.store.changed(revision)).await;
             }
-            Ok(Step::Done) => {}
-            Ok(Step::Later) => tokio::time::sleep(PAUSE).await,
-            Ok(Step::NotThePublisher | Step::Gone) => work = None,
+            Ok(Step::Done) => failures = 0,
+            Ok(Step::Later) => tokio::time::sleep(pause(&target, &mut failures)).await,
+            Ok(Step::NotThePublisher) => work = None,
+            Ok(Step::Gone) => {
+                work = None;
+                tokio::time::sleep(pause(&target, &mut failures)).await;
+            }
             Err(error) => {
                 manager.troubles.of(&target, None, &error);
                 // What was to be recorded may not be: it is looked at anew.
                 work = None;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(pause(&target, &mut failures)).await;
             }
+        }
+    }
+}
+
+/// The pause before a target is asked again. Requests to a store cost money: it is asked less and less often.
+fn pause(target: &Target, failures: &mut u32) -> Duration {
+    let longer = if target.objects().is_some() { (*failures).min(PAUSES) } else { 0 };
+    *failures = failures.saturating_add(1);
+    PAUSE * 2_u32.pow(longer)
+}
+
+/// A mount's target; `None`: it cannot be reached as this process is set up, which is told.
+fn target_of(manager: &Manager, id: MountId, mount: &Mount, since: Revision) -> Option<Target> {
+    let at = PathBuf::from(&mount.target);
+    match manager.bucket(&mount.target) {
+        Ok(None) => Some(Target::new(at, id, since)),
+        Ok(Some(bucket)) => {
+            let objects = Arc::new(Objects::new(bucket, manager.pool, id, since));
+            Some(Target::of_objects(at, id, since, objects))
+        }
+        Err(error) => {
+            manager.troubles.of(&Target::new(at, id, since), None, &error);
+            None
         }
     }
 }
@@ -162,6 +208,11 @@ impl Work {
         let moves = matches!(effect.change, Change::Rename { .. });
         let left = about.filter(|_| moves).and_then(|_| names.first().cloned()).map(|name| (name, None));
         self.made.insert(effect.journal, Made { placed: left.into_iter().collect(), about });
+        if let (Some(objects), Change::Rename { from, to }, None) =
+            (self.target.objects(), &effect.change, was.first().copied().flatten())
+        {
+            objects::move_directory(&self.manager, objects, self.id, (from, to)).await?;
+        }
         let change = effect.change.clone();
         let finished = change.publishes().and_then(|of| self.finished.get(&of).copied());
         let change = move |target: &Target| target.change(&change, (maybe_done, finished), &was);
@@ -240,6 +291,9 @@ impl Work {
         }
         let drained = !waiting || self.drain().await;
         let published = if waiting { self.make_changes().await? } else { Step::Done };
+        if matches!(published, Step::Gone) {
+            return Ok(published);
+        }
         self.drafts |= waiting;
         let waits_for_target = waiting && !(drained && matches!(published, Step::Done));
         self.drafts |= !self.own.begun.is_empty();
@@ -248,7 +302,9 @@ impl Work {
             self.own.begun.clear();
             self.drafts = !early::remove_unused(&self.manager, (self.id, &self.target), &self.own).await?;
         }
-        let early = self.manager.members.are_short() && matches!(published, Step::Done);
+        // An object is not written before its file is closed.
+        let takes_drafts = self.target.objects().is_none();
+        let early = takes_drafts && self.manager.members.are_short() && matches!(published, Step::Done);
         if early && early::drain(&self.manager, self.id, &self.target, &mut self.own).await? {
             self.drafts = true;
             self.manager.troubles.over(self.id);
@@ -359,6 +415,7 @@ impl Work {
             }
             let Some(effect) = self.publisher.next_effect() else { return Ok(Step::Done) };
             let made = self.make(&effect).await;
+            let is_gone = matches!(&made, Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle);
             let outcome = outcome(&made);
             let place = self.target.place(&effect.change);
             match (made, outcome) {
@@ -374,6 +431,10 @@ impl Work {
                 self.discard(of).await;
             }
             self.publisher.complete(effect.journal, outcome);
+            if is_gone && self.target.objects().is_some() {
+                // What had been sent is not there any more, or is refused as a whole: it is sent again.
+                return Ok(Step::Gone);
+            }
             if outcome == publishing::Outcome::Later {
                 return Ok(Step::Later);
             }
@@ -381,7 +442,8 @@ impl Work {
     }
 }
 
-/// What a change at the target came to: what cannot be done since something else is there than the pool left, was changed by somebody else.
+/// What a change at the target came to: what cannot be done since something else is there than the pool left,
+/// or since nothing can be called so there, is a conflict.
 fn outcome(made: &std::io::Result<()>) -> publishing::Outcome {
     match made {
         Ok(()) => publishing::Outcome::Done,
@@ -390,7 +452,8 @@ fn outcome(made: &std::io::Result<()>) -> publishing::Outcome {
             | ErrorKind::AlreadyExists
             | ErrorKind::NotADirectory
             | ErrorKind::IsADirectory
-            | ErrorKind::DirectoryNotEmpty => publishing::Outcome::Conflict,
+            | ErrorKind::DirectoryNotEmpty
+            | ErrorKind::InvalidFilename => publishing::Outcome::Conflict,
             _ => publishing::Outcome::Later,
         },
     }

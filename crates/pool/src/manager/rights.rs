@@ -10,6 +10,7 @@ use surgetank_pool_core::meta::{Key, Node, Value};
 use tonic::Status as Refused;
 
 use super::protocol::{Begin, NUMBERS, Request};
+use crate::bucket::is_address;
 use crate::meta::Snapshot;
 use crate::planted::admission::{Bug, planted};
 use crate::security::token::{Claims, Grant, Session};
@@ -34,7 +35,8 @@ pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
             | Request::Place(_)
             | Request::Import(..)
             | Request::Recorded(..)
-            | Request::Before(..),
+            | Request::Before(..)
+            | Request::Fetch(..),
         ) => true,
         (
             Claims::Session(_),
@@ -60,9 +62,10 @@ fn is_own(by: &Session, operation: &Operation) -> bool {
         Operation::Create { writer, .. } | Operation::OpenForWriting { writer, .. } => {
             *writer == (by.session, by.lease)
         }
-        Operation::Commit { session, .. } | Operation::Close { session, .. } | Operation::Lock { session, .. } => {
-            *session == by.session
-        }
+        Operation::Commit { session, .. }
+        | Operation::Close { session, .. }
+        | Operation::Prefetched { session, .. }
+        | Operation::Lock { session, .. } => *session == by.session,
         _ => true,
     }
 }
@@ -143,7 +146,7 @@ pub(super) fn may_begin(grant: &Grant, begin: &Begin) -> Result<(), Refused> {
     }
     match &begin.make {
         // Mounts of file systems are found by their targets' paths.
-        Some((target, _)) if begin.name.starts_with('/') && *target != begin.name => {
+        Some((target, _)) if (begin.name.starts_with('/') || is_address(&begin.name)) && *target != begin.name => {
             Err(Refused::permission_denied(format!("mount `{}`: a name that is a path is its target's", begin.name)))
         }
         // As it is written: a link in it could lead elsewhere later.
@@ -206,6 +209,22 @@ mod tests {
         assert!(may_begin(&grant, &Begin { name: "scratch".into(), make }).is_ok());
         let grant = Grant { mount: Some("/s/run1/a".into()), ..grant };
         assert!(may_begin(&grant, &begin("/s/run1/a")).is_ok() && may_begin(&grant, &begin("/s/run1/b")).is_err());
+    }
+
+    #[test]
+    fn a_grant_of_a_bucket_reaches_what_is_below_its_prefix() {
+        let grant = Grant { target: "s3://b/run1".into(), mount: None, owner: None, writes: true, expires: None };
+        let begin = |name: &str, target: &str| Begin {
+            name: name.to_owned(),
+            make: Some((target.to_owned(), Durability::Copies { copies: 1, media: Media::Any })),
+        };
+        for own in ["s3://b/run1", "s3://b/run1/deeper"] {
+            assert!(may_begin(&grant, &begin(own, own)).is_ok(), "{own}");
+        }
+        for other in ["s3://b", "s3://b/run10", "s3://other/run1", "gs://b/run1", "s3://b/run1/../run2", "/b/run1"] {
+            assert!(may_begin(&grant, &begin(other, other)).is_err(), "{other}");
+        }
+        assert!(may_begin(&grant, &begin("s3://b/run2", "s3://b/run1")).is_err(), "another's name");
     }
 
     #[test]

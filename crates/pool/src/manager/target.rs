@@ -12,6 +12,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use surgetank_pool_core::id::{Inode, MountId, Revision, Version};
@@ -19,6 +20,8 @@ use surgetank_pool_core::meta::Name;
 use surgetank_pool_core::meta::value::{self, Change, Placed, Times};
 
 pub(crate) use self::drafts::draft_name;
+use super::objects::look::wait;
+use super::objects::{self, Objects};
 
 /// Where files lie that have no name yet.
 pub const ASIDE: &str = ".surgetank";
@@ -35,12 +38,24 @@ pub(super) struct Target {
     mount: MountId,
     /// The revision since which this publisher has its role: a later one's is larger.
     since: Revision,
+    /// What it is, if it is no directory.
+    objects: Option<Arc<Objects>>,
 }
 
 impl Target {
     /// A mount's target, as this publisher sees it.
     pub(super) const fn new(directory: PathBuf, mount: MountId, since: Revision) -> Self {
-        Self { directory, mount, since }
+        Self { directory, mount, since, objects: None }
+    }
+
+    /// The same of a bucket, whose address stands for the directory.
+    pub(super) const fn of_objects(address: PathBuf, mount: MountId, since: Revision, objects: Arc<Objects>) -> Self {
+        Self { directory: address, mount, since, objects: Some(objects) }
+    }
+
+    /// What it is, if it is a bucket.
+    pub(super) const fn objects(&self) -> Option<&Arc<Objects>> {
+        self.objects.as_ref()
     }
 
     /// The directory.
@@ -56,6 +71,9 @@ impl Target {
     /// Makes the place for files without a name, and removes what earlier publishers of the mount left there. What is of a later one stays:
     /// this one may have been replaced, and not know it yet.
     pub(super) fn take_over(&self) -> Result<()> {
+        if let Some(objects) = &self.objects {
+            return wait(objects.take_over());
+        }
         let aside = self.directory.join(ASIDE);
         match std::fs::create_dir(&aside) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -154,6 +172,9 @@ impl Target {
 
     /// Removes a version's bytes that get no name.
     pub(super) fn discard(&self, inode: Inode, version: Version) -> Result<()> {
+        if let Some(objects) = &self.objects {
+            return wait(objects.discard((inode, version)));
+        }
         links::remove(&self.aside(inode, version))
     }
 
@@ -180,6 +201,10 @@ impl Target {
     }
 
     fn name(&self, path: &value::Path) -> Result<(u64, Name)> {
+        if self.objects.is_some() {
+            let (name, above) = path.0.split_last().ok_or(ErrorKind::InvalidInput)?;
+            return Ok((objects::number(above), name.clone()));
+        }
         let at = self.at(path);
         let directory = std::fs::metadata(at.parent().unwrap_or(Path::new("/")))?;
         let name = path.0.last().cloned().ok_or(ErrorKind::InvalidInput)?;
@@ -195,6 +220,9 @@ impl Target {
         (maybe_done, finished): (bool, Option<Placed>),
         was: &[Option<Placed>],
     ) -> Result<Vec<Option<Placed>>> {
+        if let Some(objects) = &self.objects {
+            return wait(objects.change(change, maybe_done, was));
+        }
         let forgive = |result: Result<()>, kinds: &[ErrorKind]| match result {
             Err(error) if maybe_done && kinds.contains(&error.kind()) => Ok(()),
             other => other,
@@ -354,7 +382,7 @@ impl Target {
 }
 
 /// Why a change is not made: the publisher takes it for a conflict.
-fn theirs() -> Error {
+pub(super) fn theirs() -> Error {
     Error::new(ErrorKind::AlreadyExists, "somebody else has put or changed what is there: it stays as it is")
 }
 

@@ -77,6 +77,11 @@ impl State {
     }
 }
 
+/// What is wrong with a target, and what a user does about it.
+pub(super) fn with_remedy(text: &str, directory: &Path) -> String {
+    format!("{text}: {}", remedy(&reason(text), directory))
+}
+
 /// The last part of a sentence, without the system's number.
 fn reason(text: &str) -> String {
     let last = text.rsplit(": ").next().unwrap_or_default();
@@ -92,6 +97,19 @@ fn remedy(reason: &str, directory: &Path) -> String {
         ("Operation not permitted", "give the user of the pool's processes the right to do that there"),
         ("No such file or directory", "mount its file system, or make the directory again"),
         ("Read-only file system", "mount it writable"),
+        ("no such bucket", "make the bucket"),
+        ("credentials have expired", "give the managers new ones"),
+        ("does not know the credentials", "give the managers those of the store"),
+        ("denies access", "give the managers' credentials the right to list, read, write and delete there"),
+        ("environment does not say", "say it in the environment of the managers, and start them again"),
+        (
+            "of another pool",
+            "name another target, or remove the object `.surgetank/manifest` there if that pool is gone",
+        ),
+        ("of another mount", "name another target, or mount it under that name"),
+        ("refuses parts", "let the store take parts of 8 MiB"),
+        ("manifest has been removed", "see who else writes there"),
+        ("the store does not answer", "see to it that the managers and benefactors reach it"),
     ];
     match remedies.iter().find(|(of, _)| reason.contains(of)) {
         _ if reason.contains(ASIDE) => {

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::Manager;
 use super::answers::values;
-use super::look::{self, Seen};
+use super::look::{self, Seen, Site};
 use super::protocol::{AtTarget, Ended, Listed, Reply};
 use super::rights::{self, NOT_ALLOWED, Within};
 use crate::meta::Unavailable;
@@ -43,7 +43,7 @@ pub(super) struct Targets(Mutex<BTreeMap<MountId, Looks>>);
 
 #[derive(Clone)]
 struct Looks {
-    target: PathBuf,
+    target: Site,
     free: Arc<Semaphore>,
 }
 
@@ -72,7 +72,7 @@ impl Manager {
     async fn at_target<T: Send + 'static>(
         &self,
         mount: MountId,
-        look: impl FnOnce(&std::path::Path) -> std::io::Result<T> + Send + 'static,
+        look: impl FnOnce(&Site) -> std::io::Result<T> + Send + 'static,
     ) -> Result<Result<T, Refusal>, Unavailable> {
         let known = self.targets.0.lock().unwrap_or_else(PoisonError::into_inner).get(&mount).cloned();
         let looks = match known {
@@ -80,12 +80,19 @@ impl Manager {
             None => {
                 let read = self.store.read(&[Key::Mount(mount)], &[]).await?;
                 let [Some(Value::Mount(of))] = &values(&read)[..] else { return Ok(Err(Refusal::NotFound)) };
-                let looks = Looks { target: PathBuf::from(&of.target), free: Arc::new(Semaphore::new(LOOKS)) };
+                let target = match self.bucket(&of.target) {
+                    Ok(Some(bucket)) => Site::Bucket(bucket),
+                    Ok(None) => Site::Directory(PathBuf::from(&of.target)),
+                    Err(error) => return Err(Unavailable(format!("target {}: {error}", of.target))),
+                };
+                let looks = Looks { target, free: Arc::new(Semaphore::new(LOOKS)) };
                 let mut targets = self.targets.0.lock().unwrap_or_else(PoisonError::into_inner);
                 targets.entry(mount).or_insert(looks).clone()
             }
         };
-        let shown = looks.target.display().to_string();
+        let shown = looks.target.to_string();
+        // Of a bucket it is said of the credentials, which are new ones soon, and of nobody's rights.
+        let is_directory = matches!(looks.target, Site::Directory(_));
         let looked = tokio::time::timeout(ANSWER, async {
             let free = looks.free.acquire_owned().await;
             tokio::task::spawn_blocking(move || {
@@ -97,7 +104,7 @@ impl Manager {
         });
         match looked.await {
             Ok(Ok(found)) => Ok(Ok(found)),
-            Ok(Err(error)) if look::is_refused(&error) => Ok(Err(Refusal::NotAllowed)),
+            Ok(Err(error)) if is_directory && look::is_refused(&error) => Ok(Err(Refusal::NotAllowed)),
             Ok(Err(error)) => Err(Unavailable(format!("target {shown}: {error}"))),
             Err(_) => Err(Unavailable(format!("target {shown} does not answer"))),
         }
@@ -122,7 +129,7 @@ impl Manager {
     async fn fall(&self, directory: Inode, names: &Path) -> Result<What, Unavailable> {
         let Some((name, above)) = names.0.split_last() else { return Ok(What::Refused(Refusal::NotFound)) };
         let (name, above) = (name.clone(), above.to_vec());
-        let look = move |target: &std::path::Path, path: &Path| {
+        let look = move |target: &Site, path: &Path| {
             let Some(directory) = look::directory(target, path)? else { return Ok(None) };
             if above.is_empty() {
                 return directory.find(&name).map(Some);
@@ -148,7 +155,7 @@ impl Manager {
     async fn at_whereabouts<T: Send + 'static>(
         &self,
         directory: Inode,
-        look: impl Fn(&std::path::Path, &Path) -> std::io::Result<Option<Option<T>>> + Clone + Send + 'static,
+        look: impl Fn(&Site, &Path) -> std::io::Result<Option<Option<T>>> + Clone + Send + 'static,
     ) -> Result<Result<Option<(Place, T)>, Refusal>, Unavailable> {
         let mut whereabouts = Whereabouts::new(directory);
         for _ in 0..AGAIN {
@@ -281,9 +288,8 @@ impl Manager {
         if self.store.read(&[Key::Unseen(directory)], &[]).await?.keys.iter().any(Option::is_some) {
             return Ok(Ok(None));
         }
-        let number = |target: &std::path::Path, path: &Path| {
-            Ok(look::directory(target, path)?.map(|directory| Some(directory.number())))
-        };
+        let number =
+            |target: &Site, path: &Path| Ok(look::directory(target, path)?.map(|directory| Some(directory.number())));
         Ok(self.at_whereabouts(directory, number).await?.map(|found| found.map(|(_, number)| number)))
     }
 
@@ -396,7 +402,7 @@ impl Manager {
         if of.is_unseen {
             return Ok(None);
         }
-        let names = |target: &std::path::Path, path: &Path| {
+        let names = |target: &Site, path: &Path| {
             look::directory(target, path)?.map(|directory| directory.names().map(Some)).transpose()
         };
         Ok(match self.at_whereabouts(directory, names).await? {
@@ -446,7 +452,7 @@ impl Manager {
                     true => Ok(None),
                     false => {
                         let (of, after) = (Arc::clone(&of), after.clone());
-                        let look = move |target: &std::path::Path, path: &Path| {
+                        let look = move |target: &Site, path: &Path| {
                             let Some(directory) = look::directory(target, path)? else { return Ok(None) };
                             page(&of, directory.names()?, Some(&directory), after.as_ref()).map(|page| Some(Some(page)))
                         };
@@ -464,7 +470,7 @@ impl Manager {
                 }
             }
             What::AtTarget(Place { mount, path }, seen) if seen.node.kind == Kind::Directory => {
-                let look = move |target: &std::path::Path| match look::directory(target, &path)? {
+                let look = move |target: &Site| match look::directory(target, &path)? {
                     Some(directory) => {
                         page(&Pools::default(), directory.names()?, Some(&directory), after.as_ref()).map(Some)
                     }

@@ -18,8 +18,13 @@ mod local;
 mod locks;
 mod managers;
 mod network;
+#[cfg(feature = "objects")]
+mod objects;
+#[cfg(feature = "objects")]
+mod objects_faults;
 mod parity;
 mod parity_repair;
+mod prefetch;
 mod publishers;
 mod removed;
 mod renamed;

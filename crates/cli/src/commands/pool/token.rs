@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use surgetank_model::units::Span;
+use surgetank_pool::bucket;
 use surgetank_pool::client::PoolClient;
 use surgetank_pool::security::token::{Claims, Grant, Token, now, number_from_text, number_text};
 use surgetank_pool::security::{Credentials, certificates, files, tls};
@@ -54,7 +55,11 @@ fn owner(text: &str) -> Result<(u32, u32), String> {
 
 impl Make {
     pub fn run(&self) -> Result<(), Failure> {
-        let is_full = self.target.is_absolute() && !self.target.components().any(|part| part == Component::ParentDir);
+        let shown = self.target.display().to_string();
+        let address = bucket::is_address(&shown).then(|| shown.parse::<bucket::Address>()).transpose();
+        let address = address.map_err(|error| Failure::Invalid(format!("--target {error}")))?;
+        let is_full = address.is_some()
+            || self.target.is_absolute() && !self.target.components().any(|part| part == Component::ParentDir);
         let target = self.target.to_str().filter(|_| is_full).ok_or_else(|| {
             let shown = self.target.display();
             Failure::Invalid(format!("--target {shown}: write the full path of a directory, without `..` and in UTF-8"))
@@ -65,7 +70,11 @@ impl Make {
         let credentials = Credentials::read(&self.directory.join(files::KEY_FILE), None).map_err(Failure::invalid)?;
         let token = credentials.key().token(&Claims::Mount(Grant {
             // Without slashes at its end.
-            target: Path::new(target).components().collect::<PathBuf>().display().to_string(),
+            target: if let Some(address) = address {
+                address.to_string()
+            } else {
+                Path::new(target).components().collect::<PathBuf>().display().to_string()
+            },
             mount: self.mount.clone(),
             owner: self.owner,
             writes: !self.read_only,

@@ -293,6 +293,31 @@ impl Recorder<'_> {
         Ok(Reply::Done)
     }
 
+    pub(super) fn prefetched(&mut self, (inode, session): (Inode, SessionId), of: Version, times: Times) -> Answer {
+        let (node, groups) = (self.file(inode), self.under(Prefix::Groups(inode)));
+        let (node, groups) = (node?, groups?);
+        if self.stays(Key::Writer(inode, session))?.is_none() {
+            return Err(Refusal::NotTheWriter.into());
+        }
+        let others = self.somebody_writes(inode, Some(session))?;
+        // Whoever else has committed since has other bytes.
+        let is_of_session = groups.iter().all(|(key, stored)| match (key, &stored.value) {
+            (Key::Group(_, _, at), Value::Group(group)) => *at <= of || group.by == session,
+            _ => false,
+        });
+        let rests = node.base.is_some_and(|base| base.draft.is_none() && base.version == of && base.size == node.size);
+        let is_same = !others && is_of_session && rests && (node.journalled, node.published) == (of, of);
+        if !is_same {
+            return Err(Refusal::Version(node.version).into());
+        }
+        self.delete(Key::Writer(inode, session));
+        let (version, kind) = (node.version, Kind::File(FileState::Drained));
+        let base = node.base.map(|base| Base { version, ..base });
+        let node = Node { kind, base, times, journalled: version, published: version, ..node };
+        self.put(Key::Node(inode), Value::Node(node));
+        Ok(Reply::Done)
+    }
+
     pub(super) fn drained_early(
         &mut self,
         (publisher, mount): (u64, MountId),

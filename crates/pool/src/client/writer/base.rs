@@ -8,7 +8,7 @@ use surgetank_pool_core::runs::Runs;
 
 use tokio::time::Instant;
 
-use super::super::reader::AtTarget;
+use super::super::reader::{AtTarget, LOOK_LEAST};
 use super::super::{Error, LOOK};
 use super::part::Former;
 use super::{Chunk, Group, Writer};
@@ -57,7 +57,7 @@ impl Writer {
 
     /// Reads a chunk that the base alone has.
     pub(super) async fn read_base(&mut self, begins: u64) -> Result<Bytes, Error> {
-        let until = self.inner.until();
+        let (until, mut pause) = (self.inner.until(), LOOK);
         loop {
             let (Some(node), Some(base)) = (&self.node, self.rests_on()) else {
                 let (path, why) = (self.path.clone(), "it was never written".to_owned());
@@ -74,12 +74,16 @@ impl Writer {
                     Err(_) => continue,
                 },
             };
-            let bytes = match opened.chunk(&self.path, begins, length).await {
+            // A later version may have got its name there, which the store does not say yet. A bucket that is away, or has got no valid credentials,
+            // has it again later; and a rename there copies it.
+            let is_in_bucket = self.inner.is_in_bucket();
+            let may_be_there = |error: &Error| node_waits || is_in_bucket && matches!(error, Error::Unreadable { .. });
+            let bytes = match opened.chunk(&self.inner, &self.path, begins, length).await {
                 Ok(bytes) => bytes,
-                // A later version may have got its name there, which the store does not say yet.
-                Err(error) => match self.look_again().await? || node_waits && Instant::now() < until {
+                Err(error) => match self.look_again().await? || may_be_there(&error) && Instant::now() < until {
                     true => {
-                        tokio::time::sleep(LOOK).await;
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(LOOK_LEAST);
                         continue;
                     }
                     false => return Err(error),
@@ -88,7 +92,7 @@ impl Writer {
             self.base = Some(opened);
             // A draft is written over by later commits.
             if base.draft.is_none() || !self.look_again().await? {
-                return Ok(bytes.into());
+                return Ok(bytes);
             }
         }
     }

@@ -96,7 +96,7 @@ impl Writer {
     /// What was done, unless it was refused since another session has committed: then `None`, and it can be tried again on top of that.
     pub(super) async fn caught_up<T>(&mut self, done: Result<T, Error>) -> Result<Option<T>, Error> {
         match done {
-            Err(error) if is_behind(&error) => self.catch_up().await.map(|()| None),
+            Err(error) if is_behind(&error) && !self.of_one_version => self.catch_up().await.map(|()| None),
             done => done.map(Some),
         }
     }

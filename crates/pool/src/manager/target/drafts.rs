@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use surgetank_pool_core::id::{Inode, MountId};
 use surgetank_pool_core::meta::value::{Change, Placed};
 
+use super::super::objects::look::wait;
 use super::links::{may_be_copied, remove};
 use super::{ASIDE, Owner, Target, found, give_owner, is, theirs};
 
@@ -142,6 +143,11 @@ impl Target {
     /// The drafts that are there.
     pub(in crate::manager) fn drafts(&self) -> Result<Vec<(Inode, u64)>> {
         let mut drafts = Vec::new();
+        if let Some(objects) = &self.objects {
+            // No object is written before its file is closed; what else is of no use there is looked for as drafts are.
+            wait(objects.end_left())?;
+            return Ok(drafts);
+        }
         let of_mount = format!("{DRAFT}.{}.", self.mount);
         for entry in std::fs::read_dir(self.directory.join(ASIDE))? {
             let name = entry?.file_name();

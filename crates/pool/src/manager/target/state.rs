@@ -4,6 +4,7 @@ use std::io::{Error, Result};
 
 use surgetank_pool_core::meta::value::{Change, Placed};
 
+use super::super::objects::look::wait;
 use super::{ASIDE, Target, found, is};
 
 /// What a target has at a name.
@@ -19,6 +20,9 @@ impl Target {
     /// Whether it is the directory that a publisher has taken over: one without a place for files that have no name is another, and nothing is
     /// written there.
     pub(in crate::manager) fn is_taken_over(&self) -> Result<()> {
+        if let Some(objects) = &self.objects {
+            return wait(objects.is_taken_over());
+        }
         if found(&self.directory.join(ASIDE))?.is_some() {
             return Ok(());
         }
@@ -30,6 +34,10 @@ impl Target {
 
     /// What is at the name of a publication, where the pool has put `was` last.
     pub(in crate::manager) fn at_name(&self, change: &Change, was: &[Option<Placed>]) -> Result<AtName> {
+        if let Some(objects) = &self.objects {
+            let Change::Publish { path, .. } = change else { return Ok(AtName::Other) };
+            return wait(objects.at_name(path, was.first().copied().flatten()));
+        }
         Ok(match found(&self.place(change))? {
             None => AtName::Nothing,
             Some(found) if is(&found, was.first().copied().flatten()) => AtName::Recorded,

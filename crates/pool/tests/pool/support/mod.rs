@@ -9,6 +9,7 @@ pub mod etcd_cluster;
 pub mod etcd_server;
 pub mod held;
 pub mod planted;
+pub mod s3;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use std::time::Duration;
 use surgetank_model::random::Random;
 use surgetank_pool::benefactor::ssd::{BadDirectory, Directory, Ssd};
 use surgetank_pool::benefactor::{self, Benefactor};
+use surgetank_pool::bucket::Options;
 use surgetank_pool::chunks::{self, Alive};
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::manager::{self, Status};
@@ -167,6 +169,8 @@ pub struct Pool {
     scrub: Option<scrub::Config>,
     /// How long managers that start from now on keep an etcd's history.
     pub history: Duration,
+    /// How managers that start from now on reach object stores.
+    pub buckets: Options,
     /// Where benefactors that start from now on say that they are.
     pub advertised: Vec<(usize, String)>,
 }
@@ -242,6 +246,7 @@ impl Pool {
             sweep,
             scrub,
             history: manager::Config::default().history,
+            buckets: Options::default(),
             advertised: Vec::new(),
         };
         pool.open_store();
@@ -304,6 +309,7 @@ impl Pool {
             sweep: self.sweep,
             repair: self.repair,
             history: self.history,
+            buckets: self.buckets.clone(),
             membership: membership::Config {
                 probe_timeout: Duration::from_millis(500),
                 probe_interval: Duration::from_millis(100),

@@ -1,0 +1,326 @@
+//! The client of the stores.
+
+use std::io::{Error, ErrorKind, Result};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path;
+use object_store::signer::{Method, SignedUrlOptions, Signer};
+use object_store::{
+    Attribute, AttributeValue, Attributes, ClientOptions, CopyOptions, GetOptions, GetRange, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, RetryConfig, UpdateVersion,
+};
+use tokio_stream::StreamExt;
+
+use super::failed::failed;
+use super::{Address, Children, Found, Key, MARK, Options, Put, TEXT_MAX, Web, web};
+
+/// How long a request may take.
+pub(super) const REQUEST: Duration = Duration::from_secs(120);
+/// How long it may take to connect.
+pub(super) const CONNECT: Duration = Duration::from_secs(5);
+/// How long a request is repeated that the store cannot answer at present.
+const RETRY: Duration = Duration::from_secs(10);
+/// How long a signed request counts.
+const SIGNED: Duration = Duration::from_secs(600);
+
+impl Options {
+    /// Those of one kind that a client knows.
+    fn known<K: std::str::FromStr>(&self) -> impl Iterator<Item = (K, String)> {
+        self.0.iter().filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value.clone())))
+    }
+}
+
+impl Key {
+    fn path(&self) -> Path {
+        // What a key is made of was looked at; what a store lists is as it is.
+        Path::parse(&self.0).unwrap_or_else(|_| Path::from(self.0.as_str()))
+    }
+}
+
+impl Found {
+    fn of(meta: &ObjectMeta, attributes: &Attributes) -> Self {
+        let mark = attributes.get(&Attribute::Metadata(MARK.into())).map(|mark| mark.as_ref().to_owned());
+        let modified = meta.last_modified.timestamp_nanos_opt().and_then(|at| u64::try_from(at).ok()).unwrap_or(0);
+        let (tag, version) = (meta.e_tag.clone().unwrap_or_default(), meta.version.clone());
+        Self { size: meta.size, tag, version, modified, mark }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Bucket {
+    address: Address,
+    objects: Arc<dyn ObjectStore>,
+    multipart: Arc<dyn Multipart>,
+    /// Signs requests for others, and those that the client does not know.
+    signer: Arc<dyn Signer>,
+    web: Web,
+}
+
+/// Of what a client is made.
+trait Multipart: MultipartStore + std::fmt::Debug {}
+
+impl<T: MultipartStore + std::fmt::Debug> Multipart for T {}
+
+impl Bucket {
+    /// Nothing is asked yet.
+    ///
+    /// # Errors
+    /// What is wrong with the options.
+    pub fn open(address: Address, options: &Options) -> Result<Self> {
+        let client = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(CONNECT);
+        let retry = RetryConfig { max_retries: 4, retry_timeout: RETRY, ..RetryConfig::default() };
+        // An upload that is begun a second time, since the answer was lost, is nobody's.
+        let once = RetryConfig { max_retries: 0, ..retry.clone() };
+        let wrong = |error: object_store::Error| {
+            Error::new(ErrorKind::InvalidInput, format!("the environment does not say how to reach it: {error}"))
+        };
+        // Before the first client is made, which has none of its own.
+        let web = Web::new()?;
+        let build = |retry| {
+            let builder = AmazonS3Builder::new().with_client_options(client.clone()).with_retry(retry);
+            let builder = options
+                .known::<AmazonS3ConfigKey>()
+                .fold(builder, |builder, (key, value)| builder.with_config(key, value));
+            builder.with_bucket_name(&address.bucket).build().map(Arc::new).map_err(wrong)
+        };
+        let (objects, multipart) = (build(retry)?, build(once)?);
+        let signer = objects.clone();
+        Ok(Self { address, objects, multipart, signer, web })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// See [`Key::below`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidFilename`]: no object can be called so.
+    pub fn key<'a>(&self, names: impl IntoIterator<Item = &'a [u8]>) -> Result<Key> {
+        Key::below(&self.address, names)
+    }
+
+    /// What is at a key.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn head(&self, key: &Key) -> Result<Option<Found>> {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        match self.objects.get_opts(&key.path(), options).await {
+            Ok(found) => Ok(Some(Found::of(&found.meta, &found.attributes))),
+            Err(error) => none_if_absent(&error),
+        }
+    }
+
+    /// Bytes of what is at a key, and what it is; `tag`: of this content.
+    ///
+    /// # Errors
+    /// The store's; [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`]: another is there.
+    pub async fn get(&self, key: &Key, range: Range<u64>, tag: Option<&str>) -> Result<(Found, Bytes)> {
+        let length = range.end - range.start;
+        let options = GetOptions {
+            range: (length > 0).then_some(GetRange::Bounded(range)),
+            if_match: tag.map(str::to_owned),
+            ..GetOptions::default()
+        };
+        let got = self.objects.get_opts(&key.path(), options).await.map_err(|error| failed(&error))?;
+        let found = Found::of(&got.meta, &got.attributes);
+        let bytes = got.bytes().await.map_err(|error| failed(&error))?;
+        if bytes.len() as u64 == length {
+            return Ok((found, bytes));
+        }
+        let sentence = format!("the store sent {} bytes of {length} that were asked for", bytes.len());
+        Err(Error::new(ErrorKind::UnexpectedEof, sentence))
+    }
+
+    /// A small object as text, and what it is.
+    ///
+    /// # Errors
+    /// The store's; [`ErrorKind::InvalidData`]: it is longer than anything that the pool says of itself.
+    pub async fn text(&self, key: &Key) -> Result<Option<(String, Found)>> {
+        match self.objects.get_opts(&key.path(), GetOptions::default()).await {
+            Ok(got) => {
+                let found = Found::of(&got.meta, &got.attributes);
+                if found.size > TEXT_MAX {
+                    let sentence = format!("{} has {} bytes, and is not the pool's", key.text(), found.size);
+                    return Err(Error::new(ErrorKind::InvalidData, sentence));
+                }
+                let bytes = got.bytes().await.map_err(|error| failed(&error))?;
+                Ok(Some((String::from_utf8_lossy(&bytes).into_owned(), found)))
+            }
+            Err(error) => none_if_absent(&error),
+        }
+    }
+
+    /// Puts a small object.
+    ///
+    /// # Errors
+    /// The store's; [`ErrorKind::AlreadyExists`]: what was to be there is not.
+    pub async fn put(&self, key: &Key, bytes: Bytes, put: Put<'_>, attributes: &[(String, String)]) -> Result<()> {
+        let mode = match put {
+            Put::New => PutMode::Create,
+            Put::Instead(found) => {
+                PutMode::Update(UpdateVersion { e_tag: Some(found.tag.clone()), version: found.version.clone() })
+            }
+            Put::Over => PutMode::Overwrite,
+        };
+        let options = PutOptions { mode, attributes: with(attributes), ..PutOptions::default() };
+        self.objects.put_opts(&key.path(), bytes.into(), options).await.map(drop).map_err(|error| failed(&error))
+    }
+
+    /// Removes what is at a key, if something is.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn delete(&self, key: &Key) -> Result<()> {
+        match self.objects.delete(&key.path()).await {
+            Ok(()) => Ok(()),
+            Err(error) => none_if_absent::<()>(&error).map(drop),
+        }
+    }
+
+    /// Has the store copy an object with what is said of it, over what is at the other key: one of [`COPY_MAX`](super::COPY_MAX) bytes at most.
+    ///
+    /// # Errors
+    /// The store's; also if it takes too long, and may copy it still.
+    pub async fn copy(&self, from: &Key, to: &Key) -> Result<()> {
+        let copied = self.objects.copy_opts(&from.path(), &to.path(), CopyOptions::default()).await;
+        copied.map_err(|error| failed(&error))
+    }
+
+    /// Begins an upload of which the same is said as of an object.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn begin_as(&self, from: &Key, to: &Key) -> Result<String> {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        let found = self.objects.get_opts(&from.path(), options).await.map_err(|error| failed(&error))?;
+        let options = PutMultipartOptions { attributes: found.attributes, ..PutMultipartOptions::default() };
+        self.multipart.create_multipart_opts(&to.path(), options).await.map_err(|error| failed(&error))
+    }
+
+    /// What is directly below a key.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn children(&self, key: &Key) -> Result<Children> {
+        let listed = self.objects.list_with_delimiter(Some(&key.path())).await.map_err(|error| failed(&error))?;
+        let name = |path: &Path| {
+            let below = path.as_ref().strip_prefix(key.text())?.trim_start_matches('/');
+            (!below.is_empty() && !below.contains('/')).then(|| below.to_owned())
+        };
+        let found = |meta: &ObjectMeta| Some((name(&meta.location)?, Found::of(meta, &Attributes::new())));
+        let objects = listed.objects.iter().filter_map(found).collect();
+        Ok((objects, listed.common_prefixes.iter().filter_map(name).collect()))
+    }
+
+    /// Whether something is below a key.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn has_below(&self, key: &Key) -> Result<bool> {
+        match self.objects.list(Some(&key.path())).next().await {
+            Some(Ok(_)) => Ok(true),
+            Some(Err(error)) => Err(failed(&error)),
+            None => Ok(false),
+        }
+    }
+
+    /// Objects below a key, so many at most.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn below(&self, key: &Key, most: usize) -> Result<Vec<(Key, Found)>> {
+        let (mut listed, mut all) = (self.objects.list(Some(&key.path())).take(most), Vec::new());
+        while let Some(meta) = listed.next().await {
+            let meta = meta.map_err(|error| failed(&error))?;
+            all.push((Key(meta.location.to_string()), Found::of(&meta, &Attributes::new())));
+        }
+        Ok(all)
+    }
+
+    /// Begins an upload.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn begin(&self, key: &Key, attributes: &[(String, String)]) -> Result<String> {
+        let options = PutMultipartOptions { attributes: with(attributes), ..PutMultipartOptions::default() };
+        self.multipart.create_multipart_opts(&key.path(), options).await.map_err(|error| failed(&error))
+    }
+
+    /// A request by which others put a part, from 0 on.
+    ///
+    /// # Errors
+    /// There are no credentials.
+    pub async fn sign_part(&self, key: &Key, id: &str, part: usize) -> Result<String> {
+        let options =
+            SignedUrlOptions::new().with_query([("partNumber", (part + 1).to_string()), ("uploadId", id.to_owned())]);
+        let signed = self.signer.signed_url_opts(Method::PUT, &key.path(), SIGNED, &options).await;
+        signed.map(Into::into).map_err(|error| failed(&error))
+    }
+
+    /// Puts a part, from 0 on; its tag.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn put_part(&self, key: &Key, id: &str, part: usize, bytes: Bytes) -> Result<String> {
+        self.web.put(&self.sign_part(key, id, part).await?, bytes).await
+    }
+
+    /// Makes an object of all parts of an upload.
+    ///
+    /// # Errors
+    /// The store's; [`ErrorKind::StaleNetworkFileHandle`]: the upload is of no use any more.
+    pub async fn complete(&self, key: &Key, id: &str, tags: Vec<String>) -> Result<()> {
+        let parts = tags.into_iter().map(|content_id| PartId { content_id }).collect();
+        let completed = self.multipart.complete_multipart(&key.path(), &id.to_owned(), parts).await;
+        completed.map(drop).map_err(|error| failed(&error))
+    }
+
+    /// Ends an upload in vain; one that is over is none.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn abort(&self, key: &Key, id: &str) -> Result<()> {
+        match self.multipart.abort_multipart(&key.path(), &id.to_owned()).await.map_err(|error| failed(&error)) {
+            Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::StaleNetworkFileHandle) => {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Uploads to a key that are under way and were begun at some time or later, in nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn uploads(&self, key: &Key, since: u64) -> Result<Vec<String>> {
+        let query = [("uploads", ""), ("prefix", key.text())];
+        let options = SignedUrlOptions::new().with_query(query);
+        let signed = self.signer.signed_url_opts(Method::GET, &Path::default(), SIGNED, &options).await;
+        let url = signed.map_err(|error| failed(&error))?;
+        web::uploads(&self.web.get(url.as_str()).await?, key.text(), since)
+    }
+}
+
+fn with(attributes: &[(String, String)]) -> Attributes {
+    let of = |(name, value): &(String, String)| {
+        (Attribute::Metadata(name.clone().into()), AttributeValue::from(value.clone()))
+    };
+    attributes.iter().map(of).collect()
+}
+
+fn none_if_absent<T>(error: &object_store::Error) -> Result<Option<T>> {
+    match failed(error) {
+        error if error.kind() == ErrorKind::NotFound => Ok(None),
+        error => Err(error),
+    }
+}

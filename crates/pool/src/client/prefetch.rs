@@ -1,0 +1,51 @@
+//! Brings back into the pool what the target alone has, so that it is read at the speed of memory: on whichever host.
+
+use surgetank_pool_core::meta::operation::{Operation, Refusal};
+use surgetank_pool_core::meta::{FileState, Kind};
+
+use super::{Error, PoolClient, Reader, Writer};
+
+impl PoolClient {
+    /// Reads a file's bytes from the target into the pool; `false`: it is there already, or somebody writes it. The file stays as it is, and the target
+    /// hears nothing of it. Room is not made by force: what is not read elsewhere leaves the pool first, and this again when room is short.
+    ///
+    /// # Errors
+    /// [`Error`]; the file is as it was.
+    pub async fn prefetch(&self, path: &str) -> Result<bool, Error> {
+        let inode = self.inner.lookup(path).await?;
+        let content = self.inner.content(path, inode).await?;
+        if content.node.kind != Kind::File(FileState::Evicted) || content.node.size == 0 {
+            return Ok(false);
+        }
+        let (of, times) = (content.node.version, content.node.times);
+        let mut reader = self.read_node(inode, path).await?;
+        // What was read is of this version alone: upon a later one it would undo what others have written.
+        let mut writer = self.write_node(inode, path).await?.of_one_version();
+        if (reader.version(), writer.version()) != (of, of) {
+            return writer.abandon().await.map(|()| false);
+        }
+        let session = self.inner.session;
+        let brought = match fill(&mut reader, &mut writer).await {
+            Ok(()) => self.inner.operate(path, &Operation::Prefetched { inode, session, of, times }).await.map(drop),
+            Err(error) => Err(error),
+        };
+        let Err(error) = brought else { return Ok(true) };
+        // What was committed of it is the same as what the target has.
+        let abandoned = writer.abandon().await;
+        match error {
+            // Somebody has written it meanwhile: it is drained as any file.
+            Error::Refused(_, Refusal::Version(_)) => abandoned.map(|()| false),
+            error => Err(error),
+        }
+    }
+}
+
+/// Writes everything that is read, and commits it.
+async fn fill(reader: &mut Reader, writer: &mut Writer) -> Result<(), Error> {
+    let mut at = 0;
+    while let Some((begins, bytes)) = reader.read_chunk(at).await? {
+        writer.write_bytes_at(begins, &bytes).await?;
+        at = begins + bytes.len() as u64;
+    }
+    writer.sync().await
+}
