@@ -83,3 +83,36 @@ pub mod holes {
         }
     }
 }
+
+/// Of buckets as targets, and of what is brought back from a target.
+pub mod objects {
+    surgetank_model::plant_bugs! {
+        /// A bug that can be planted.
+        pub enum Bug {
+            /// The manifest is put over whatever is there.
+            ManifestUnconditional,
+            /// Uploads that are of no use are not ended.
+            UploadStays,
+            /// No record says that an upload is begun.
+            RecordOmitted,
+            /// Parts are put together in the order in which they came.
+            PartsAsTheyCame,
+            /// A publication replaces whatever is there.
+            ReplacedUnseen,
+            /// What is at a name after a publication is taken for the pool's by its length.
+            MarkUnread,
+            /// What a copy has come to is taken for it by its length.
+            CopyUnmarked,
+            /// A move that is repeated does not know what it has moved.
+            MoveForgotten,
+            /// An empty file that was put, and of which that was not heard, counts as somebody else's.
+            OwnPutUnknown,
+            /// Credentials that a store refuses count as a program's lack of rights.
+            CredentialsAsRights,
+            /// Chunks that are lost are not made of their rows.
+            RowUnused,
+            /// What is brought back is laid upon what others have committed meanwhile.
+            BroughtUponOthers,
+        }
+    }
+}

@@ -62,7 +62,7 @@ pub async fn forget(pool: &mut Pool, client: &PoolClient) {
 }
 
 #[test]
-fn what_is_closed_arrives_in_a_bucket_whole_and_is_read_there() {
+pub fn what_is_closed_arrives_in_a_bucket_whole_and_is_read_there() {
     run(async {
         let Some(bucket) = TestBucket::make() else { return };
         let mut pool = pool_at(&bucket, 1, 3);
@@ -83,7 +83,7 @@ fn what_is_closed_arrives_in_a_bucket_whole_and_is_read_there() {
 }
 
 #[test]
-fn a_later_version_takes_the_place_of_the_former_with_what_only_that_has() {
+pub fn a_later_version_takes_the_place_of_the_former_with_what_only_that_has() {
     run(async {
         let Some(bucket) = TestBucket::make() else { return };
         let mut pool = pool_at(&bucket, 1, 2);
@@ -113,7 +113,7 @@ fn a_later_version_takes_the_place_of_the_former_with_what_only_that_has() {
 }
 
 #[test]
-fn rows_with_parity_arrive_in_a_bucket_without_those_that_are_lost() {
+pub fn rows_with_parity_arrive_in_a_bucket_without_those_that_are_lost() {
     for (data, parity) in [(4, 1), (3, 2)] {
         run(async {
             let Some(disturbing) = Disturbing::start() else { return };
@@ -151,7 +151,7 @@ fn rows_with_parity_arrive_in_a_bucket_without_those_that_are_lost() {
 }
 
 #[test]
-fn names_move_and_end_in_a_bucket_in_their_order() {
+pub fn names_move_and_end_in_a_bucket_in_their_order() {
     run(async {
         let Some(bucket) = TestBucket::make() else { return };
         let pool = pool_at(&bucket, 1, 1);
@@ -185,7 +185,7 @@ fn names_move_and_end_in_a_bucket_in_their_order() {
 }
 
 #[test]
-fn what_others_put_into_a_bucket_is_seen_and_stays() {
+pub fn what_others_put_into_a_bucket_is_seen_and_stays() {
     run(async {
         let Some(bucket) = TestBucket::make() else { return };
         bucket.put("t/theirs/file", b"their content");
@@ -223,7 +223,7 @@ fn what_others_put_into_a_bucket_is_seen_and_stays() {
 }
 
 #[test]
-fn links_and_special_files_are_refused_where_the_target_is_a_bucket() {
+pub fn links_and_special_files_are_refused_where_the_target_is_a_bucket() {
     run(async {
         let Some(bucket) = TestBucket::make() else { return };
         let pool = pool_at(&bucket, 1, 1);
@@ -242,7 +242,7 @@ fn links_and_special_files_are_refused_where_the_target_is_a_bucket() {
 }
 
 #[test]
-fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
+pub fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
     run(async {
         for stage in ["parts", "complete", "heard"] {
             let Some(disturbing) = Disturbing::start() else { return };
@@ -288,7 +288,7 @@ fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
 }
 
 #[test]
-fn a_store_that_fails_for_a_while_gets_everything_in_the_end() {
+pub fn a_store_that_fails_for_a_while_gets_everything_in_the_end() {
     run(async {
         let Some(disturbing) = Disturbing::start() else { return };
         let Some(bucket) = TestBucket::make() else { return };
@@ -351,19 +351,19 @@ fn is_told(what: &'static str, is_meant: fn(&str) -> bool, status: u16, body: &'
 }
 
 #[test]
-fn credentials_that_expire_in_mid_drain_are_told_and_nothing_is_lost() {
+pub fn credentials_that_expire_in_mid_drain_are_told_and_nothing_is_lost() {
     let is_late_part = |first: &str| first.contains("partNumber=3");
     is_told("credentials have expired", is_late_part, 400, "<Error><Code>ExpiredToken</Code></Error>");
 }
 
 #[test]
-fn parts_that_a_store_refuses_are_told_and_nothing_is_left_of_them() {
+pub fn parts_that_a_store_refuses_are_told_and_nothing_is_left_of_them() {
     let is_complete = |first: &str| first.starts_with("POST") && first.contains("uploadId=");
     is_told("refuses parts of this size", is_complete, 400, "<Error><Code>EntityTooSmall</Code></Error>");
 }
 
 #[test]
-fn a_bucket_that_is_not_there_or_whose_owner_does_not_let_us_in_is_refused_in_one_sentence() {
+pub fn a_bucket_that_is_not_there_or_whose_owner_does_not_let_us_in_is_refused_in_one_sentence() {
     run(async {
         let Some(bucket) = TestBucket::name_alone() else { return };
         let pool = pool_at(&bucket, 1, 1);
@@ -385,7 +385,7 @@ fn a_bucket_that_is_not_there_or_whose_owner_does_not_let_us_in_is_refused_in_on
 }
 
 #[test]
-fn the_bucket_of_another_pool_stays_as_it_is() {
+pub fn the_bucket_of_another_pool_stays_as_it_is() {
     run(async {
         let Some(bucket) = TestBucket::make() else { return };
         let (first, second) = (pool_at(&bucket, 1, 1), pool_at(&bucket, 1, 1));
@@ -423,7 +423,7 @@ fn the_bucket_of_another_pool_stays_as_it_is() {
 }
 
 #[test]
-fn a_file_that_is_removed_in_mid_drain_leaves_no_upload() {
+pub fn a_file_that_is_removed_in_mid_drain_leaves_no_upload() {
     run(async {
         let Some(disturbing) = Disturbing::start() else { return };
         let Some(bucket) = TestBucket::make() else { return };

@@ -25,7 +25,7 @@ async fn append(client: &PoolClient, path: &str, more: &[u8]) {
 }
 
 #[test]
-fn a_directory_whose_former_objects_cannot_be_removed_at_first_stays_the_pools() {
+pub fn a_directory_whose_former_objects_cannot_be_removed_at_first_stays_the_pools() {
     run(async {
         let Some(disturbing) = Disturbing::start() else { return };
         let Some(bucket) = TestBucket::make() else { return };
@@ -62,7 +62,7 @@ fn a_directory_whose_former_objects_cannot_be_removed_at_first_stays_the_pools()
 }
 
 #[test]
-fn a_directory_with_a_marker_moves_with_what_is_in_it() {
+pub fn a_directory_with_a_marker_moves_with_what_is_in_it() {
     run(async {
         let Some(bucket) = TestBucket::make() else { return };
         for (key, content) in [("t/d/", &b""[..]), ("t/d/sub/", b""), ("t/d/sub/theirs", b"of others")] {
@@ -79,7 +79,7 @@ fn a_directory_with_a_marker_moves_with_what_is_in_it() {
 }
 
 #[test]
-fn names_that_no_object_can_have_are_refused_and_stop_nothing() {
+pub fn names_that_no_object_can_have_are_refused_and_stop_nothing() {
     run(async {
         let Some(bucket) = TestBucket::make() else { return };
         let pool = pool_at(&bucket, 1, 1);
@@ -112,7 +112,7 @@ fn names_that_no_object_can_have_are_refused_and_stop_nothing() {
 }
 
 #[test]
-fn who_reads_waits_for_credentials_that_are_refused_for_a_while() {
+pub fn who_reads_waits_for_credentials_that_are_refused_for_a_while() {
     run(async {
         let Some(disturbing) = Disturbing::start() else { return };
         let Some(bucket) = TestBucket::make() else { return };
@@ -150,7 +150,7 @@ fn who_reads_waits_for_credentials_that_are_refused_for_a_while() {
 }
 
 #[test]
-fn an_empty_file_arrives_though_the_store_says_that_it_failed() {
+pub fn an_empty_file_arrives_though_the_store_says_that_it_failed() {
     run(async {
         let Some(disturbing) = Disturbing::start() else { return };
         let Some(bucket) = TestBucket::make() else { return };
@@ -173,7 +173,7 @@ fn an_empty_file_arrives_though_the_store_says_that_it_failed() {
 }
 
 #[test]
-fn an_upload_that_cannot_be_ended_holds_up_no_other() {
+pub fn an_upload_that_cannot_be_ended_holds_up_no_other() {
     run(async {
         let Some(disturbing) = Disturbing::start() else { return };
         let Some(bucket) = TestBucket::make() else { return };
@@ -203,7 +203,7 @@ fn an_upload_that_cannot_be_ended_holds_up_no_other() {
 }
 
 #[test]
-fn who_writes_between_a_read_and_the_commit_of_what_is_brought_back_loses_nothing() {
+pub fn who_writes_between_a_read_and_the_commit_of_what_is_brought_back_loses_nothing() {
     run(async {
         let Some(disturbing) = Disturbing::start() else { return };
         let Some(bucket) = TestBucket::make() else { return };
@@ -242,7 +242,7 @@ fn who_writes_between_a_read_and_the_commit_of_what_is_brought_back_loses_nothin
 }
 
 #[test]
-fn what_others_put_at_a_name_in_the_same_moment_is_not_taken_for_the_pools() {
+pub fn what_others_put_at_a_name_in_the_same_moment_is_not_taken_for_the_pools() {
     run(async {
         let Some(disturbing) = Disturbing::start() else { return };
         let Some(bucket) = TestBucket::make() else { return };
@@ -275,5 +275,35 @@ fn what_others_put_at_a_name_in_the_same_moment_is_not_taken_for_the_pools() {
         }
         same("what was to move", &bucket.get("t/moved").unwrap().1, &content);
         is_clean(&bucket).await;
+    });
+}
+
+#[test]
+pub fn a_manifest_that_another_pool_puts_in_the_same_moment_stays() {
+    const THEIRS: &[u8] = b"pool 0123456789abcdef\nmount 1\nsince 1\n";
+    run(async {
+        let Some(disturbing) = Disturbing::start() else { return };
+        let Some(bucket) = TestBucket::make() else { return };
+        let bucket = bucket.behind(&disturbing);
+        let (behind, (_, seen)) = (bucket.clone(), count());
+        disturbing.rule(move |first| {
+            let is_manifest = first.starts_with("PUT") && first.contains("/t/.surgetank/manifest");
+            if is_manifest && seen.fetch_add(1, Ordering::SeqCst) == 0 {
+                behind.put("t/.surgetank/manifest", THEIRS);
+            }
+            Verdict::Pass
+        });
+        let pool = pool_at(&bucket, 1, 1);
+        let client = client(&pool, &bucket.target("t")).await;
+        write(&client, "file", b"content").await.unwrap();
+        until("it is told", async || {
+            let mounts = client.status().await.unwrap().mounts;
+            mounts.iter().any(|mount| mount.standstill.as_ref().is_some_and(|of| of.why.contains("another pool")))
+        })
+        .await;
+        same("manifest", &bucket.get("t/.surgetank/manifest").unwrap().1, THEIRS);
+        assert_eq!(bucket.keys(), Vec::<String>::new());
+        bucket.delete("t/.surgetank/manifest");
+        arrived(&client, &bucket, ("file", "t/file"), b"content").await;
     });
 }

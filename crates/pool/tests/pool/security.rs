@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
 use bytes::{Buf, BufMut};
 use surgetank_pool::benefactor::Benefactor;
-use surgetank_pool::chunks::{self, Draft, DrainLost, DrainPart, Get, News, Put, Seal};
+use surgetank_pool::chunks::{self, Draft, DrainLost, DrainPart, Get, News, Put, Seal, SendPart};
 use surgetank_pool::client::{Config, Error, PoolClient};
 use surgetank_pool::manager::{self, ASIDE, Begin, Begun, Content, Ended, Manager, NUMBERS, Once};
 use surgetank_pool::rpc::{Listener, Method, Peer};
@@ -133,6 +133,7 @@ fn no_service_reads_a_request_without_a_token_of_the_pool() {
             "/surgetank.pool.Chunks/DrainPart",
             "/surgetank.pool.Chunks/Rebuild",
             "/surgetank.pool.Chunks/DrainLost",
+            "/surgetank.pool.Chunks/SendPart",
         ];
         let manager = of_manager.map(|method| (&pool.managers[0].address, method));
         let benefactor = of_benefactor.map(|method| (&pool.benefactors[0].address, method));
@@ -225,6 +226,9 @@ fn a_mounts_token_reaches_its_own_target_alone() {
             let made = DrainLost { of, parity, lost, sources, offset: 0, file };
             denied("drain", ask_benefactor(&pool, access, chunks::Request::DrainPart(part)).await);
             denied("made", ask_benefactor(&pool, access, chunks::Request::DrainLost(made)).await);
+            let (pieces, sources, url) = (Vec::new(), Vec::new(), "http://127.0.0.1:1/stolen".to_owned());
+            let sent = SendPart { incarnation: Incarnation(0), pieces, sources, url };
+            denied("sent", ask_benefactor(&pool, access, chunks::Request::SendPart(sent)).await);
             let words = News { withdrawn: Vec::new(), words: Some(Default::default()) };
             denied("words", ask_benefactor(&pool, access, chunks::Request::Forget(words)).await);
         }
@@ -239,6 +243,7 @@ fn a_mounts_token_reaches_its_own_target_alone() {
             manager::Request::ReadDir(others.of.root, value::Path::default(), None),
             manager::Request::Import(others.of.root, value::Path::default(), None),
             manager::Request::Content(others.of.root),
+            manager::Request::Fetch(others.of.root, Version(1), 0, 1),
         ] {
             let answer = ask_manager(&pool, &session, request).await;
             assert!(matches!(answer, Ok(manager::Reply::Refused(Refusal::NotAllowed))), "{answer:?}");

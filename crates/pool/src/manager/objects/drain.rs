@@ -29,6 +29,7 @@ use crate::manager::drain::{Drain, Of, extent};
 use crate::manager::rows::Rows;
 use crate::manager::target::Target;
 use crate::meta::Unavailable;
+use crate::planted::objects::{Bug, planted};
 use crate::security::token::Ticket;
 use crate::span;
 
@@ -320,7 +321,9 @@ async fn send(
             None => break,
         }
     }
-    sent.sort_unstable_by_key(|part| part.at);
+    if !planted(Bug::PartsAsTheyCame) {
+        sent.sort_unstable_by_key(|part| part.at);
+    }
     failed.map_or(Ok(sent), Err)
 }
 
@@ -445,7 +448,7 @@ async fn had(
     (group, chunk): (u32, u32),
 ) -> Result<(u32, Bytes), Drain> {
     match (fetch(manager, places, of, chunk).await, source.rows.get(&group)) {
-        (Err(Drain::Lost | Drain::Later), Some(of)) => made(manager, of, chunk).await,
+        (Err(Drain::Lost | Drain::Later), Some(of)) if !planted(Bug::RowUnused) => made(manager, of, chunk).await,
         (fetched, _) => fetched,
     }
 }

@@ -23,6 +23,7 @@ pub(super) use self::moves::move_directory;
 use super::Manager;
 use super::target::{ASIDE, AtName, theirs};
 use crate::bucket::{self, Bucket, COPY_MAX, Found, Key, Put};
+use crate::planted::objects::{Bug, planted};
 
 /// What says whose target it is.
 const MANIFEST: &str = "manifest";
@@ -126,7 +127,7 @@ fn is(found: &Found, was: Option<Placed>) -> bool {
 
 /// Whether an object has the length and the mark of another.
 fn is_like(there: &Found, other: &Found) -> bool {
-    (there.size, &there.mark) == (other.size, &other.mark)
+    there.size == other.size && (there.mark == other.mark || planted(Bug::CopyUnmarked))
 }
 
 /// Whether an object is a copy of another.
@@ -185,7 +186,10 @@ impl Objects {
             None => Some(None),
         };
         if let Some(found) = put {
-            let on = found.as_ref().map_or(Put::New, Put::Instead);
+            let on = match planted(Bug::ManifestUnconditional) {
+                true => Put::Over,
+                false => found.as_ref().map_or(Put::New, Put::Instead),
+            };
             self.bucket.put(&at, Bytes::from(own), on, &[]).await.map_err(|error| match error.kind() {
                 ErrorKind::AlreadyExists => Error::other("another manager has taken it over in this moment"),
                 _ => error,
@@ -260,6 +264,9 @@ impl Objects {
 
     /// Begins an upload, after a record of it: whoever publishes next finds that, whenever this process ends.
     async fn begun(&self, path: &Path, upload: Upload, begin: impl Future<Output = Result<String>>) -> Result<Upload> {
+        if planted(Bug::RecordOmitted) {
+            return begin.await.map(|id| Upload { id, ..upload });
+        }
         let says = path.0.iter().map(Name::bytes).collect::<Vec<_>>().join(&b'/');
         let id = match self.bucket.put(&upload.record, Bytes::from(says), Put::Over, &[]).await {
             Ok(()) => begin.await,
@@ -380,7 +387,7 @@ impl Objects {
     }
 
     async fn end(&self, upload: &Upload) -> Result<()> {
-        if upload.size == 0 {
+        if upload.size == 0 || planted(Bug::UploadStays) {
             return Ok(());
         }
         if upload.id.is_empty() {
@@ -463,7 +470,7 @@ impl Objects {
                 self.discard(of).await?;
                 return Ok(placed(of.0, found));
             }
-            Some(found) if !is(found, was) => return Err(theirs()),
+            Some(found) if !(is(found, was) || planted(Bug::ReplacedUnseen)) => return Err(theirs()),
             _ => {}
         }
         let gone = || Error::new(ErrorKind::StaleNetworkFileHandle, "the upload is gone");
@@ -473,14 +480,14 @@ impl Objects {
             let on = there.as_ref().map_or(Put::New, Put::Instead);
             match self.bucket.put(&key, Bytes::new(), on, &upload.attributes).await {
                 // It may have been put, and the answer to that lost: then what is there now is this.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && !planted(Bug::OwnPutUnknown) => {}
                 put => put?,
             }
         } else {
             self.bucket.complete(&key, &upload.id, upload.tags.clone()).await?;
         }
         let Some(found) = self.bucket.head(&key).await? else { return Err(gone()) };
-        if !is_mine(&found) {
+        if !(is_mine(&found) || planted(Bug::MarkUnread)) {
             return Err(theirs());
         }
         if found.size != upload.size {
