@@ -97,6 +97,10 @@ impl Bucket {
         match self.0 {}
     }
 
+    pub async fn copy_part(&self, _: (&Key, &str, Range<u64>), _: (&Key, &str, usize)) -> Result<String> {
+        match self.0 {}
+    }
+
     pub async fn complete(&self, _: &Key, _: &str, _: Vec<String>) -> Result<()> {
         match self.0 {}
     }

@@ -14,6 +14,7 @@ use object_store::{
     Attribute, AttributeValue, Attributes, ClientOptions, CopyOptions, GetOptions, GetRange, ObjectMeta, ObjectStore,
     ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, RetryConfig, UpdateVersion,
 };
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio_stream::StreamExt;
 
 use super::failed::failed;
@@ -83,7 +84,9 @@ impl Bucket {
         // Before the first client is made, which has none of its own.
         let web = Web::new()?;
         let build = |retry| {
+            // One object is removed at a time: by a request of its own, whose failures are told as all others are.
             let builder = AmazonS3Builder::new().with_client_options(client.clone()).with_retry(retry);
+            let builder = builder.with_disable_bulk_delete(true);
             let builder = options
                 .known::<AmazonS3ConfigKey>()
                 .fold(builder, |builder, (key, value)| builder.with_config(key, value));
@@ -275,6 +278,29 @@ impl Bucket {
         self.web.put(&self.sign_part(key, id, part).await?, bytes).await
     }
 
+    /// Has the store copy bytes of an object, of this content, as a part, from 0 on; its tag.
+    ///
+    /// # Errors
+    /// The store's; [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`]: another is there.
+    pub async fn copy_part(
+        &self,
+        (from, tag, range): (&Key, &str, Range<u64>),
+        (to, id, part): (&Key, &str, usize),
+    ) -> Result<String> {
+        let source = format!("{}/{}", self.address.bucket, encoded(from.text()));
+        let range = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+        let query = [("partNumber", (part + 1).to_string()), ("uploadId", id.to_owned())];
+        let (mut options, mut headers) = (SignedUrlOptions::new().with_query(query), HeaderMap::new());
+        let bound = [("x-amz-copy-source", source), ("x-amz-copy-source-range", range)];
+        for (name, value) in bound.into_iter().chain([("x-amz-copy-source-if-match", tag.to_owned())]) {
+            let value = HeaderValue::try_from(value).map_err(|_| Error::other("the store's answer makes no sense"))?;
+            options = options.with_signed_header(HeaderName::from_static(name), value.clone());
+            headers.insert(name, value);
+        }
+        let signed = self.signer.signed_url_opts(Method::PUT, &to.path(), SIGNED, &options).await;
+        self.web.copy(signed.map_err(|error| failed(&error))?.as_str(), headers).await
+    }
+
     /// Makes an object of all parts of an upload.
     ///
     /// # Errors
@@ -309,6 +335,16 @@ impl Bucket {
         let url = signed.map_err(|error| failed(&error))?;
         web::uploads(&self.web.get(url.as_str()).await?, key.text(), since)
     }
+}
+
+/// A key as a header has it.
+fn encoded(key: &str) -> String {
+    let of = |byte: u8| match byte {
+        b'-' | b'.' | b'_' | b'~' | b'/' => char::from(byte).to_string(),
+        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    key.bytes().map(of).collect()
 }
 
 fn with(attributes: &[(String, String)]) -> Attributes {

@@ -32,8 +32,9 @@ pub const PARTS_MAX: u64 = 10_000;
 pub const OBJECT_MAX: u64 = 5 << 40;
 /// Bytes of a key, at most.
 const KEY_MAX: usize = 1024;
-/// Bytes of an object that a store copies by itself within the time of a request, at 9 MiB/s; larger ones are copied part by part.
-pub const COPY_MAX: u64 = 1 << 30;
+/// Bytes of what a store copies at a time. A larger object is copied as an upload of parts, which can be ended: a copy that the store completes after its
+/// time is over would replace what is there by then.
+pub const COPY_MAX: u64 = 64 << 20;
 /// Bytes of what the pool says of itself in a bucket, at most.
 #[cfg(feature = "objects")]
 const TEXT_MAX: u64 = 16 << 10;

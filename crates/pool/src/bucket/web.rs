@@ -62,6 +62,20 @@ impl Web {
         }
     }
 
+    /// Has a store copy a part; its tag.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(super) async fn copy(&self, url: &str, headers: HeaderMap) -> Result<String> {
+        let (status, _, body) = ask(self.0.put(url).headers(headers)).await?;
+        let body = String::from_utf8_lossy(&body).into_owned();
+        match copied(&body) {
+            Some(tag) if status.is_success() => Ok(tag),
+            // What fails in the middle is told in an answer that has begun well.
+            _ => Err(refused(status.as_u16(), &body)),
+        }
+    }
+
     /// What is read.
     ///
     /// # Errors
@@ -83,6 +97,13 @@ async fn ask(request: RequestBuilder) -> Result<(StatusCode, HeaderMap, Bytes)> 
         all.extend_from_slice(&bytes);
     }
     Ok((answer.status(), answer.headers().clone(), all.into()))
+}
+
+/// The tag of a part that was copied.
+fn copied(answer: &str) -> Option<String> {
+    let document = roxmltree::Document::parse(answer).ok()?;
+    let is_tag = |node: &roxmltree::Node| node.tag_name().name() == "ETag";
+    document.root_element().children().find(is_tag)?.text().map(str::to_owned)
 }
 
 /// The uploads to a key that a listing names, of those that were begun at some time or later.
@@ -126,6 +147,13 @@ fn stamp(nanoseconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copied_part_has_the_tag_that_the_store_says() {
+        let answer = "<?xml version='1.0'?><CopyPartResult xmlns='x'><LastModified>y</LastModified><ETag>&quot;a&quot;</ETag></CopyPartResult>";
+        assert_eq!(copied(answer).as_deref(), Some("\"a\""));
+        assert_eq!(copied("<Error><Code>InternalError</Code></Error>"), None);
+    }
 
     #[test]
     fn uploads_are_those_to_a_key_since_a_time() {

@@ -13,6 +13,14 @@ impl PoolClient {
     /// # Errors
     /// [`Error`]; the file is as it was.
     pub async fn prefetch(&self, path: &str) -> Result<bool, Error> {
+        self.prefetch_until(path, std::future::pending()).await
+    }
+
+    /// The same, unless it is told to stop meanwhile: then `false`, and the file is as it was.
+    ///
+    /// # Errors
+    /// [`Error`]; the file is as it was.
+    pub async fn prefetch_until(&self, path: &str, stop: impl Future<Output = ()>) -> Result<bool, Error> {
         let inode = self.inner.lookup(path).await?;
         let content = self.inner.content(path, inode).await?;
         if content.node.kind != Kind::File(FileState::Evicted) || content.node.size == 0 {
@@ -27,7 +35,12 @@ impl PoolClient {
             return writer.abandon().await.map(|()| false);
         }
         let session = self.inner.session;
-        let brought = match fill(&mut reader, &mut writer).await {
+        let filled = tokio::select! {
+            filled = fill(&mut reader, &mut writer) => Some(filled),
+            () = stop => None,
+        };
+        let Some(filled) = filled else { return writer.abandon().await.map(|()| false) };
+        let brought = match filled {
             Ok(()) => self.inner.operate(path, &Operation::Prefetched { inode, session, of, times }).await.map(drop),
             Err(error) => Err(error),
         };

@@ -191,14 +191,16 @@ impl Reader {
                 match self.at_target(offset, base, until).await {
                     Ok(Some(bytes)) => return Ok(bytes),
                     Ok(None) => forever = false,
-                    Err(_) if of_pool => {}
-                    // A later version may have got its name there, which the store does not say yet.
                     Err(error) => {
-                        let waits = self.content.node.published < self.content.node.journalled;
                         // A store that is away, or has no valid credentials, has it again later; and a rename copies it.
                         let may_return = self.inner.is_in_bucket() && matches!(error, Error::Unreadable { .. });
-                        forever = !(waits || may_return);
-                        failed = error;
+                        if of_pool {
+                            forever &= !may_return;
+                        } else {
+                            // A later version may have got its name there, which the store does not say yet.
+                            let waits = self.content.node.published < self.content.node.journalled;
+                            (forever, failed) = (!(waits || may_return), error);
+                        }
                     }
                 }
             }

@@ -243,15 +243,20 @@ impl Manager {
         if matches!(by, Claims::Session(by) if !rights::may_do(by, operation)) {
             return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
         }
-        if let Claims::Session(by) = by
-            && (matches!(
+        if let Claims::Session(by) = by {
+            let is_none = matches!(
                 operation,
                 Operation::MakeLink { .. } | Operation::MakeSpecial { .. } | Operation::Link { .. }
-            ) || named(operation).is_some_and(|name| !bucket::is_name(name.bytes())))
-            && self.is_in_bucket(by.mount).await.map_err(|error| Refused::unavailable(error.to_string()))?
-        {
-            // As on any file system that has no such files or names.
-            return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
+            ) || named(operation).is_some_and(|(_, name)| !bucket::is_name(name.bytes()));
+            let aside = named(operation).filter(|(_, name)| name.bytes() == super::ASIDE.as_bytes());
+            if is_none || aside.is_some() {
+                let root = self.bucket_root(by.mount).await;
+                let root = root.map_err(|error| Refused::unavailable(error.to_string()))?;
+                // As on any file system that has no such files or names; and what the pool has there itself is nobody's.
+                if root.is_some_and(|root| is_none || aside.is_some_and(|(directory, _)| *directory == root)) {
+                    return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
+                }
+            }
         }
         // What was sent before may be under way.
         if room::grows(operation)
@@ -272,9 +277,13 @@ impl Manager {
         })
     }
 
-    async fn is_in_bucket(&self, mount: MountId) -> Result<bool, Unavailable> {
+    /// The root of a mount whose target is a bucket.
+    async fn bucket_root(&self, mount: MountId) -> Result<Option<Inode>, Unavailable> {
         let read = self.store.read(&[Key::Mount(mount)], &[]).await?;
-        Ok(matches!(&values(&read)[..], [Some(Value::Mount(mount))] if bucket::is_address(&mount.target)))
+        Ok(match &values(&read)[..] {
+            [Some(Value::Mount(mount))] if bucket::is_address(&mount.target) => Some(mount.root),
+            _ => None,
+        })
     }
 
     /// Refuses a bucket that cannot be read, or is another pool's.
@@ -416,10 +425,10 @@ pub(crate) fn groups(of: impl Iterator<Item = (Key, Stored)>, version: Version) 
 }
 
 /// The name that there is afterwards, and may not have been before.
-fn named(operation: &Operation) -> Option<&Name> {
+fn named(operation: &Operation) -> Option<&(Inode, Name)> {
     match operation {
-        Operation::Rename { to, .. } => Some(&to.1),
-        _ => operation.makes().map(|(at, _)| &at.1),
+        Operation::Rename { to, .. } => Some(to),
+        _ => operation.makes().map(|(at, _)| at),
     }
 }
 

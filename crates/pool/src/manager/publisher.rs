@@ -283,7 +283,9 @@ impl Work {
             && let Err(error) = on_target(&self.target, Target::is_taken_over).await
         {
             self.manager.troubles.of(&self.target, None, &error);
-            return Ok(Step::Gone);
+            // What waits in a store for its name is there still as long as that has not said otherwise.
+            let is_away = self.target.objects().is_some() && error.kind() != ErrorKind::StaleNetworkFileHandle;
+            return Ok(if is_away { Step::Later } else { Step::Gone });
         }
         let passed = if waiting { self.pass_over().await? } else { Step::Done };
         if matches!(passed, Step::NotThePublisher) {

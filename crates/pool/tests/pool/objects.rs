@@ -244,7 +244,7 @@ pub fn links_and_special_files_are_refused_where_the_target_is_a_bucket() {
 #[test]
 pub fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
     run(async {
-        for stage in ["parts", "complete", "heard"] {
+        for stage in ["record", "begin", "parts", "complete", "heard"] {
             let Some(disturbing) = Disturbing::start() else { return };
             let Some(bucket) = TestBucket::make() else { return };
             let bucket = bucket.behind(&disturbing);
@@ -255,7 +255,17 @@ pub fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
             disturbing.rule(move |first| {
                 let is_part = first.starts_with("PUT") && first.contains("partNumber=");
                 let is_complete = first.starts_with("POST") && first.contains("uploadId=");
+                let is_record = first.starts_with("PUT") && first.contains("/.surgetank/1.");
+                let is_begin = first.starts_with("POST") && first.contains("uploads");
                 match stage {
+                    "record" if is_record => {
+                        seen.store(true, Ordering::SeqCst);
+                        Verdict::Slow(Duration::from_secs(2))
+                    }
+                    "begin" if is_begin => {
+                        seen.store(true, Ordering::SeqCst);
+                        Verdict::Unheard
+                    }
                     "parts" if is_part && (first.contains("partNumber=2") || seen.load(Ordering::SeqCst)) => {
                         seen.store(true, Ordering::SeqCst);
                         Verdict::Slow(Duration::from_secs(2))
@@ -274,7 +284,7 @@ pub fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
             let content = bytes(5, 33 * MIB);
             write(&client, "file", &content).await.unwrap();
             until("the drain is there", async || reached.load(Ordering::SeqCst)).await;
-            if stage != "heard" {
+            if matches!(stage, "parts" | "complete") {
                 assert_eq!(bucket.uploads(), ["t/file"], "{stage}");
                 assert_eq!(bucket.keys(), Vec::<String>::new(), "nothing of it is seen");
             }

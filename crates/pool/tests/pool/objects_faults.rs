@@ -307,3 +307,147 @@ pub fn a_manifest_that_another_pool_puts_in_the_same_moment_stays() {
         arrived(&client, &bucket, ("file", "t/file"), b"content").await;
     });
 }
+
+#[test]
+pub fn what_a_directory_has_that_cannot_move_holds_up_nothing_else() {
+    run(async {
+        let Some(bucket) = TestBucket::make() else { return };
+        let mut pool = pool_at(&bucket, 1, 1);
+        let client = client(&pool, &bucket.target("t")).await;
+        // What is between the others is too long for a key at the new place.
+        let (deep, long) = (["x".repeat(250), "x".repeat(250), "x".repeat(250)].join("/"), "m".repeat(250));
+        client.make_directory("d").await.unwrap();
+        for depth in 1..=3 {
+            client.make_directory(&deep.split('/').take(depth).collect::<Vec<_>>().join("/")).await.unwrap();
+        }
+        let names = ["a", &long, "z"];
+        for (seed, name) in (1..).zip(names) {
+            write(&client, &format!("d/{name}"), &bytes(seed, MIB)).await.unwrap();
+            arrived(&client, &bucket, (&format!("d/{name}"), &format!("t/d/{name}")), &bytes(seed, MIB)).await;
+        }
+        let to = format!("{deep}/{}", "y".repeat(100));
+        client.rename("d", &to).await.unwrap();
+        settled(&client).await;
+        assert_eq!(bucket.keys(), [format!("t/d/{long}"), format!("t/{to}/a"), format!("t/{to}/z")]);
+        forget(&mut pool, &client).await;
+        for (seed, name) in [(1, "a"), (3, "z")] {
+            same(name, &read(&client, &format!("{to}/{name}")).await.unwrap(), &bytes(seed, MIB));
+        }
+        append(&client, &format!("{to}/a"), b"more").await;
+        settled(&client).await;
+        arrived(&client, &bucket, (&format!("{to}/a"), &format!("t/{to}/a")), &[&bytes(1, MIB)[..], b"more"].concat())
+            .await;
+    });
+}
+
+#[test]
+pub fn what_rests_on_a_bucket_that_is_away_is_not_lost() {
+    run(async {
+        let Some(disturbing) = Disturbing::start() else { return };
+        let Some(bucket) = TestBucket::make() else { return };
+        let bucket = bucket.behind(&disturbing);
+        let mut pool = pool_at(&bucket, 1, 2);
+        let client = client(&pool, &bucket.target("t")).await;
+        let mut content = bytes(1, 9 * MIB);
+        write(&client, "file", &content).await.unwrap();
+        arrived(&client, &bucket, ("file", "t/file"), &content).await;
+        let (refused, seen) = count();
+        disturbing.rule(move |first| {
+            if first.contains("/t/file") {
+                seen.fetch_add(1, Ordering::SeqCst);
+                return Verdict::Answer(403, "<Error><Code>AccessDenied</Code></Error>");
+            }
+            Verdict::Pass
+        });
+        // Of the rest of it the pool has copies until this is committed.
+        let mut writer = client.append("file").await.unwrap();
+        writer.write_at(5 * MIB as u64, b"written over").await.unwrap();
+        writer.close().await.unwrap();
+        content[5 * MIB..][..12].copy_from_slice(b"written over");
+        until("a drain has failed", async || refused.load(Ordering::SeqCst) > 3).await;
+        // A chunk that the bucket has as well is lost, and that which was written over is not.
+        let all = client.stat("file").await.unwrap();
+        assert_ne!(all.state, Some(FileState::Failed), "it is not lost");
+        disturbing.pass();
+        settled(&client).await;
+        arrived(&client, &bucket, ("file", "t/file"), &content).await;
+        forget(&mut pool, &client).await;
+        same("file", &read(&client, "file").await.unwrap(), &content);
+    });
+}
+
+#[test]
+pub fn what_a_store_has_not_taken_whole_is_sent_again() {
+    run(async {
+        let Some(disturbing) = Disturbing::start() else { return };
+        let Some(bucket) = TestBucket::make() else { return };
+        let bucket = bucket.behind(&disturbing);
+        let pool = pool_at(&bucket, 1, 2);
+        let client = client(&pool, &bucket.target("t")).await;
+        let (looks, seen) = count();
+        let completed = AtomicBool::new(false);
+        disturbing.rule(move |first| {
+            if first.starts_with("POST") && first.contains("/t/file?uploadId=") {
+                completed.store(true, Ordering::SeqCst);
+            }
+            // Of what is there by then it says that it is shorter, twice.
+            let is_look = first.starts_with("HEAD") && first.contains("/t/file") && completed.load(Ordering::SeqCst);
+            match is_look && seen.fetch_add(1, Ordering::SeqCst) < 2 {
+                true => Verdict::Shorter,
+                false => Verdict::Pass,
+            }
+        });
+        let content = bytes(1, 9 * MIB);
+        write(&client, "file", &content).await.unwrap();
+        arrived(&client, &bucket, ("file", "t/file"), &content).await;
+        assert!(looks.load(Ordering::SeqCst) > 2, "it was looked at again");
+        assert_eq!(client.stat("file").await.unwrap().state, Some(FileState::Drained));
+        is_clean(&bucket).await;
+    });
+}
+
+#[test]
+pub fn the_pools_own_names_in_a_bucket_are_nobody_elses() {
+    run(async {
+        let Some(bucket) = TestBucket::make() else { return };
+        let pool = pool_at(&bucket, 1, 1);
+        let client = client(&pool, &bucket.target("t")).await;
+        write(&client, "file", b"content").await.unwrap();
+        let is_refused = |error: Option<Error>| matches!(error, Some(Error::Refused(_, Refusal::NotAllowed)));
+        assert!(is_refused(client.make_directory(".surgetank").await.err()));
+        assert!(is_refused(client.create(".surgetank").await.err()));
+        assert!(is_refused(client.rename("file", ".surgetank").await.err()));
+        assert!(client.rename(".surgetank", "x").await.is_err());
+        client.make_directory("d").await.unwrap();
+        write(&client, "d/.surgetank", b"as any other").await.unwrap();
+        arrived(&client, &bucket, ("d/.surgetank", "t/d/.surgetank"), b"as any other").await;
+    });
+}
+
+#[test]
+pub fn a_large_object_that_gets_another_name_is_copied_in_parts() {
+    run(async {
+        let Some(disturbing) = Disturbing::start() else { return };
+        let Some(bucket) = TestBucket::make() else { return };
+        let bucket = bucket.behind(&disturbing);
+        let pool = pool_at(&bucket, 1, 3);
+        let client = client(&pool, &bucket.target("t")).await;
+        let content = bytes(1, 70 * MIB + 3);
+        write(&client, "a b", &content).await.unwrap();
+        arrived(&client, &bucket, ("a b", "t/a%20b"), &content).await;
+        let (failed, seen) = count();
+        disturbing.rule(move |first| match first.contains("partNumber=2") && seen.fetch_add(1, Ordering::SeqCst) == 0 {
+            true => Verdict::Answer(500, "<Error><Code>InternalError</Code></Error>"),
+            false => Verdict::Pass,
+        });
+        client.rename("a b", "c").await.unwrap();
+        settled(&client).await;
+        assert!(failed.load(Ordering::SeqCst) > 1, "it was repeated");
+        assert_eq!(bucket.keys(), ["t/c"]);
+        same("c", &bucket.get("t/c").unwrap().1, &content);
+        append(&client, "c", b"more").await;
+        settled(&client).await;
+        arrived(&client, &bucket, ("c", "t/c"), &[&content[..], b"more"].concat()).await;
+        is_clean(&bucket).await;
+    });
+}

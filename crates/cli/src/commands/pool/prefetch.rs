@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use surgetank_mount::{NAME, point};
 use surgetank_pool::client::{Config, Error, PoolClient};
 use surgetank_pool_core::meta::operation::Refusal;
 use surgetank_report::number::count;
-use surgetank_report::{Failure, output};
+use surgetank_report::{Failure, Interrupt, output};
 
 use super::shown::Shown;
 use super::{ANSWER, managers};
@@ -66,7 +66,7 @@ impl Prefetch {
         let files = files(&full)?;
         let config = Config::new(managers(&pool), self.shown.access()?, &name);
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
-        let brought = runtime.block_on(bring(config, &mounted.point, &files))?;
+        let brought = runtime.block_on(bring(config, &mounted.point, &files, &Interrupt::install()?))?;
         if self.json {
             return output::print_json(&brought);
         }
@@ -112,7 +112,19 @@ fn look(at: &Path) -> std::io::Result<(bool, Vec<PathBuf>)> {
     Ok((found.is_file(), below))
 }
 
-async fn bring(mut config: Config, point: &Path, files: &[PathBuf]) -> Result<Brought, Failure> {
+/// Waits until a user has asked so often to stop.
+async fn asked(interrupt: &Interrupt, times: u32) {
+    while interrupt.count() < times {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn bring(
+    mut config: Config,
+    point: &Path,
+    files: &[PathBuf],
+    interrupt: &Interrupt,
+) -> Result<Brought, Failure> {
     let failed = |error: Error| Failure::Failed(error.to_string());
     let mut first = config.clone();
     first.timeout = ANSWER;
@@ -127,7 +139,16 @@ async fn bring(mut config: Config, point: &Path, files: &[PathBuf]) -> Result<Br
             let shown = line(&file.display().to_string()).to_string();
             return Err(Failure::Failed(format!("{shown}: its name is not UTF-8: read it instead")));
         };
-        let size = match client.prefetch(path).await {
+        let done = tokio::select! {
+            done = client.prefetch_until(path, asked(interrupt, 1)) => done,
+            // Whoever asks twice does not wait for managers that do not answer.
+            () = asked(interrupt, 2) => Ok(false),
+        };
+        if interrupt.raised() && !matches!(done, Ok(true)) {
+            let text = format!("interrupted: {} brought back before", count(brought.files, "file"));
+            return Err(Failure::Failed(text));
+        }
+        let size = match done {
             Ok(true) => client.stat(path).await.map(|found| Some(found.size)),
             Ok(false) => Ok(None),
             Err(error) => Err(error),

@@ -83,6 +83,8 @@ struct Part {
     at: usize,
     tag: String,
     chunks: Vec<((u32, u32), (u32, u32))>,
+    /// Chunks of it that nobody has any more, and that were read from the former version.
+    of_base: usize,
     /// Whoever was asked has answered.
     answered: bool,
 }
@@ -122,16 +124,17 @@ pub(in crate::manager) async fn drain(
             return Ok(Drain::Conflict);
         }
     };
-    let from = match base_of(manager, objects, (&node, inode), base, turn).await? {
-        Ok(from) => from,
+    let (from, not_opened) = match base_of(manager, objects, (&node, of), base, turn).await? {
+        Ok(from) => (from, None),
         Err(error) => {
+            let is_theirs = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists);
+            let ended = if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later };
             if !of_base.is_empty() {
                 in_trouble(&format_args!("what version {version} rests on: {error}"));
-                let is_theirs = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists);
-                return Ok(if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later });
+                return Ok(ended);
             }
             // It is not needed as long as the pool has everything.
-            None
+            (None, Some(ended))
         }
     };
     if let Err(error) = objects.discard(of).await {
@@ -170,7 +173,7 @@ pub(in crate::manager) async fn drain(
             // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
             match manager.store.read(&[], &[Prefix::Groups(inode)]).await {
                 Ok(read) => match groups(read.prefixes.into_iter().flatten(), version) == known {
-                    true => Drain::Lost,
+                    true => not_opened.unwrap_or(Drain::Lost),
                     false => Drain::Later,
                 },
                 Err(_) => Drain::Later,
@@ -196,7 +199,7 @@ pub(in crate::manager) async fn drain(
 async fn base_of(
     manager: &Manager,
     objects: &Objects,
-    (node, inode): (&Node, Inode),
+    (node, of): (&Node, (Inode, Version)),
     base: Option<Base>,
     turn: Turn<'_>,
 ) -> Result<std::io::Result<Option<(Key, String)>>, Unavailable> {
@@ -204,7 +207,7 @@ async fn base_of(
     let Some((name, above)) = path.0.split_last() else { return Ok(Err(ErrorKind::NotFound.into())) };
     let read = manager.store.read(&[StoreKey::Placed(node.mount, number(above), name.clone())], &[]).await?;
     let was = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
-        Some(Value::Placed(placed)) if placed.node == inode => Some(placed),
+        Some(Value::Placed(placed)) if placed.node == of.0 => Some(placed),
         _ => None,
     };
     let found = async {
@@ -212,7 +215,7 @@ async fn base_of(
         match objects.bucket.head(&key).await? {
             None => Err(ErrorKind::NotFound.into()),
             // If the version may be there already, that has all that it rested on.
-            Some(there) if is(&there, was) || turn.maybe_done && objects.is_of(&there, inode) => {
+            Some(there) if is(&there, was) || turn.maybe_done && objects.is_marked(&there, of) => {
                 Ok(Some((key, there.tag)))
             }
             Some(_) => Err(super::theirs()),
@@ -348,11 +351,14 @@ async fn send_part(
                     What::Zeros | What::Base(_) => None,
                 });
                 let of: Vec<_> = of.collect();
+                if of.len() != sent.chunks.len() {
+                    return Err(Drain::Refused("a benefactor has not said of what it has made a part".to_owned()));
+                }
                 if let Some((inode, _)) = of.first() {
                     manager.rate.drained(*inode, sent.chunks.iter().map(|(length, _)| u64::from(*length)).sum());
                 }
                 let chunks = of.into_iter().map(|(_, chunk)| chunk).zip(sent.chunks).collect();
-                return Ok(Part { at, tag: sent.tag, chunks, answered });
+                return Ok(Part { at, tag: sent.tag, chunks, of_base: 0, answered });
             }
             Ok(chunks::Reply::NotDrained(why)) => return Err(Drain::Refused(why)),
             // One of those that it was to ask does not have it, or it does not answer: its own copy may be damaged.
@@ -360,7 +366,7 @@ async fn send_part(
             Err(_) => answered = false,
         }
     }
-    let (mut all, mut chunks) = (Vec::new(), Vec::new());
+    let (mut all, mut chunks, mut of_base) = (Vec::new(), Vec::new(), 0);
     for (what, length) in pieces {
         let end = all.len() + length as usize;
         match what {
@@ -373,6 +379,7 @@ async fn send_part(
                     chunks.push(((group, chunk), (u32::try_from(bytes.len()).unwrap_or(u32::MAX), crc)));
                 }
                 Err(Drain::Lost) if base.is_some() && source.base.is_some() => {
+                    of_base += 1;
                     all.extend_from_slice(&read_base(objects, source, base.unwrap_or_default(), length).await?);
                 }
                 Err(why) => return Err(why),
@@ -381,7 +388,7 @@ async fn send_part(
         all.resize(end, 0);
     }
     let put = objects.bucket.put_part(&source.key, &source.id, at, all.into()).await;
-    put.map(|tag| Part { at, tag, chunks, answered }).map_err(|error| Drain::Refused(error.to_string()))
+    put.map(|tag| Part { at, tag, chunks, of_base, answered }).map_err(|error| Drain::Refused(error.to_string()))
 }
 
 /// Who puts a part together: the benefactor that has most of it, another for each part of those that have as much. `None`: a part of it is
@@ -507,11 +514,17 @@ async fn fetch(manager: &Manager, places: &[Place], of: TableOf, chunk: u32) -> 
 /// Whether the chunks that were sent are those that were committed; those that were taken from the former version are not among them.
 fn verified(known: &[Of], parts: &[Part]) -> Result<(), String> {
     let chunks: BTreeMap<(u32, u32), (u32, u32)> = parts.iter().flat_map(|part| part.chunks.iter().copied()).collect();
+    let mut of_base: usize = parts.iter().map(|part| part.of_base).sum();
     for (index, _, group) in known.iter().filter(|(.., group)| group.bytes > 0 && !group.layout.columns.is_empty()) {
         let sent: Vec<(u32, u32)> = group.present().filter_map(|chunk| chunks.get(&(*index, chunk)).copied()).collect();
         // Some are lost, and were read from what has them as well.
-        let is_whole = sent.len() == group.present().count();
-        if is_whole && span::digest(sent.into_iter()).1 != group.digest {
+        let lacks = group.present().count() - sent.len();
+        let is_same = match lacks {
+            0 => span::digest(sent.into_iter()).1 == group.digest,
+            lacks => lacks <= of_base,
+        };
+        of_base = of_base.saturating_sub(lacks);
+        if !is_same {
             return Err(format!("group {index} reached the target with other bytes than were committed"));
         }
     }
@@ -580,9 +593,13 @@ mod tests {
             at: 0,
             tag: String::new(),
             chunks: vec![((0, 1), (5, crc)), ((0, 0), chunks[0])],
+            of_base: 0,
             answered: true,
         };
         assert!(verified(&known, &[part(12)]).is_ok());
         assert!(verified(&known, &[part(13)]).is_err());
+        let lacks = |of_base| Part { chunks: vec![((0, 1), (5, 12))], of_base, ..part(12) };
+        assert!(verified(&known, &[lacks(1)]).is_ok(), "the former version has it");
+        assert!(verified(&known, &[lacks(0)]).is_err(), "nobody has sent it");
     }
 }

@@ -165,6 +165,11 @@ impl Objects {
         format!("{:016x}.{inode}.{version}", self.pool)
     }
 
+    /// Whether an object is this version of a file.
+    fn is_marked(&self, found: &Found, of: (Inode, Version)) -> bool {
+        found.mark.as_deref() == Some(self.mark(of).as_str())
+    }
+
     /// Whether an object is of a file of this pool.
     fn is_of(&self, found: &Found, inode: Inode) -> bool {
         found.mark.as_ref().is_some_and(|mark| mark.starts_with(&format!("{:016x}.{inode}.", self.pool)))
@@ -309,7 +314,7 @@ impl Objects {
         }
     }
 
-    /// Copies an object that the store may not copy in the time of a request.
+    /// Copies an object that the store may not copy in the time of a request, as parts of an upload.
     async fn copy_parts(&self, (from, moved): (&Key, &Found), (path, to): (&Path, &Key)) -> Result<()> {
         let copy = self.copies.fetch_add(1, Ordering::Relaxed);
         let upload = Upload {
@@ -322,14 +327,10 @@ impl Objects {
             unanswered: false,
         };
         let mut upload = self.begun(path, upload, self.bucket.begin_as(from, to)).await?;
-        let length = bucket::part_of(moved.size);
+        let length = bucket::part_of(moved.size).max(COPY_MAX);
         for (at, first) in (0..).zip((0..moved.size).step_by(usize::try_from(length).unwrap_or(usize::MAX))) {
             let range = first..moved.size.min(first + length);
-            let put = match self.bucket.get(from, range, Some(&moved.tag)).await {
-                Ok((_, bytes)) => self.bucket.put_part(to, &upload.id, at, bytes).await,
-                Err(error) => Err(error),
-            };
-            match put {
+            match self.bucket.copy_part((from, &moved.tag, range), (to, &upload.id, at)).await {
                 Ok(tag) => upload.tags.push(tag),
                 Err(error) => {
                     upload.unanswered = true;
@@ -346,16 +347,18 @@ impl Objects {
     }
 
     /// Whether this publisher still has the target.
+    ///
+    /// # Errors
+    /// [`ErrorKind::StaleNetworkFileHandle`]: it does not; the store's, if that does not say.
     pub(super) async fn is_taken_over(&self) -> Result<()> {
+        let gone = |why: String| Err(Error::new(ErrorKind::StaleNetworkFileHandle, why));
         match self.bucket.text(&self.aside(MANIFEST)?).await? {
             Some((there, _)) if there == self.manifest() => Ok(()),
-            Some((there, _)) => {
-                self.may_replace(&there)?;
-                Err(Error::other("its manifest is an older one"))
-            }
-            None => Err(Error::other(
-                "its manifest has been removed, and nothing is written there until it is taken over again",
-            )),
+            Some((there, _)) => match self.may_replace(&there) {
+                Ok(()) => gone("its manifest is an older one".to_owned()),
+                Err(error) => gone(error.to_string()),
+            },
+            None => gone("its manifest has been removed, and nothing is written there until it is taken over again".to_owned()),
         }
     }
 
@@ -462,15 +465,19 @@ impl Objects {
     ) -> Result<Placed> {
         let upload = self.uploads().get(&of).cloned();
         let key = key(&self.bucket, path)?;
-        let is_mine = |found: &Found| found.mark.as_deref() == Some(self.mark(of).as_str());
+        let is_mine = |found: &Found| self.is_marked(found, of);
+        let is_whole = |found: &Found| upload.as_ref().is_none_or(|upload| upload.size == found.size);
         let there = self.bucket.head(&key).await?;
         match &there {
-            Some(found) if maybe_done && is_mine(found) => {
+            Some(found) if maybe_done && is_mine(found) && is_whole(found) => {
                 // An attempt that failed has done it, or a predecessor: what this one has is of no use.
                 self.discard(of).await?;
                 return Ok(placed(of.0, found));
             }
-            Some(found) if !(is(found, was) || planted(Bug::ReplacedUnseen)) => return Err(theirs()),
+            // One that the store has not taken whole is sent once more.
+            Some(found) if !(is(found, was) || maybe_done && is_mine(found) || planted(Bug::ReplacedUnseen)) => {
+                return Err(theirs());
+            }
             _ => {}
         }
         let gone = || Error::new(ErrorKind::StaleNetworkFileHandle, "the upload is gone");

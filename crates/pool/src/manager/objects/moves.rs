@@ -2,7 +2,7 @@
 //! with what is left.
 
 use std::collections::BTreeSet;
-use std::io::Error;
+use std::io::{Error, ErrorKind};
 
 use surgetank_pool_core::id::{MountId, Revision};
 use surgetank_pool_core::meta::store::{Compare, Write};
@@ -26,29 +26,41 @@ pub(in crate::manager) async fn move_directory(
 ) -> std::io::Result<()> {
     // What cannot be a key is the pool's alone.
     let Ok(from_key) = key(&objects.bucket, from) else { return Ok(()) };
-    let mut stays: BTreeSet<Key> = BTreeSet::new();
+    let (mut stays, mut conflict): (BTreeSet<Key>, Option<Error>) = (BTreeSet::new(), None);
     loop {
         // An object and a marker may be listed under one key.
         let listed = objects.bucket.below(&from_key, BATCH + 2 * stays.len()).await?;
         let batch: BTreeSet<Key> = listed.into_iter().map(|(at, _)| at).filter(|at| !stays.contains(at)).collect();
         if batch.is_empty() {
-            return Ok(());
+            return conflict.map_or(Ok(()), Err);
         }
         objects.is_taken_over().await?;
-        let mut moved: Vec<(Key, Moved)> = Vec::with_capacity(batch.len());
+        let (mut moved, mut failed): (Vec<(Key, Moved)>, Option<Error>) = (Vec::with_capacity(batch.len()), None);
         for at in batch {
-            match move_one(manager, objects, (mount, &at), ((from, &from_key), to)).await? {
-                Some(of) => moved.push((at, of)),
-                None => drop(stays.insert(at)),
+            match move_one(manager, objects, (mount, &at), ((from, &from_key), to)).await {
+                Ok(Some(of)) => moved.push((at, of)),
+                Ok(None) => drop(stays.insert(at)),
+                // Nobody waits in vain for one: the others go on.
+                Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::InvalidFilename) => {
+                    stays.insert(at);
+                    conflict = Some(error);
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
             }
         }
-        if moved.is_empty() {
-            continue;
+        // What is copied is on record before anything ends the move.
+        if !moved.is_empty() {
+            objects.is_taken_over().await?;
+            record(manager, (mount, objects.since), moved.iter().map(|(_, of)| of)).await?;
+            for (at, _) in &moved {
+                objects.bucket.delete(at).await?;
+            }
         }
-        objects.is_taken_over().await?;
-        record(manager, (mount, objects.since), moved.iter().map(|(_, of)| of)).await?;
-        for (at, _) in &moved {
-            objects.bucket.delete(at).await?;
+        if let Some(error) = failed {
+            return Err(error);
         }
     }
 }
@@ -103,8 +115,12 @@ async fn move_one(
     }
     // What is somebody else's stays that.
     let ours = was.filter(|_| is(&found, was)).map(|was| was.node);
-    let there = objects.copied((at, &found), (&later, &later_key), ours).await?;
-    moved(ours.map(|node| placed(node, &there)))
+    match objects.copied((at, &found), (&later, &later_key), ours).await {
+        Ok(there) => moved(ours.map(|node| placed(node, &there))),
+        // Somebody has removed it since.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Records a batch, as long as this manager publishes.

@@ -232,6 +232,8 @@ pub enum Verdict {
     Unheard,
     /// It reaches the store, and this is answered.
     DoneBut(u16, &'static str),
+    /// It passes, and what is said of the length is one digit shorter.
+    Shorter,
 }
 
 type Rule = dyn Fn(&str) -> Verdict + Send + Sync;
@@ -303,7 +305,7 @@ fn serve(mut stream: TcpStream, store: SocketAddr, rule: &Mutex<Arc<Rule>>) -> s
         Verdict::Cut => return stream.shutdown(Shutdown::Both),
         Verdict::Answer(status, body) => return answer(&mut stream, status, body),
         Verdict::Slow(time) => std::thread::sleep(time),
-        Verdict::Pass | Verdict::Unheard | Verdict::DoneBut(..) => {}
+        Verdict::Pass | Verdict::Unheard | Verdict::DoneBut(..) | Verdict::Shorter => {}
     }
     let mut upstream = TcpStream::connect(store)?;
     // Headers that are signed stay as they are.
@@ -315,9 +317,20 @@ fn serve(mut stream: TcpStream, store: SocketAddr, rule: &Mutex<Arc<Rule>>) -> s
     match verdict {
         Verdict::Unheard => {}
         Verdict::DoneBut(status, body) => answer(&mut stream, status, body)?,
+        Verdict::Shorter => stream.write_all(shorter(&answered).as_bytes())?,
         _ => stream.write_all(&answered)?,
     }
     stream.shutdown(Shutdown::Both)
+}
+
+/// An answer without a body, of another length.
+fn shorter(answered: &[u8]) -> String {
+    let text = String::from_utf8_lossy(answered);
+    let of = |line: &str| match line.to_ascii_lowercase().starts_with("content-length:") {
+        true => line[..line.len() - 1].to_owned(),
+        false => line.to_owned(),
+    };
+    text.split("\r\n").map(of).collect::<Vec<_>>().join("\r\n")
 }
 
 fn answer(stream: &mut TcpStream, status: u16, body: &str) -> std::io::Result<()> {
