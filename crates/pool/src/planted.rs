@@ -103,6 +103,12 @@ pub mod objects {
             MarkUnread,
             /// What a copy has come to is taken for it by its length.
             CopyUnmarked,
+            /// What the pool has lost and a bucket does not say that it has is lost for ever.
+            AwayIsLost,
+            /// What is in conflict in a directory ends its move, before what has moved is on record.
+            ConflictEndsMove,
+            /// An object counts as published however long it is, once it was looked at.
+            LengthOnceChecked,
             /// A move that is repeated does not know what it has moved.
             MoveForgotten,
             /// An empty file that was put, and of which that was not heard, counts as somebody else's.

@@ -30,6 +30,9 @@ const fn finds(bug: Bug) -> Test {
         Bug::MoveForgotten => {
             objects_faults::a_directory_whose_former_objects_cannot_be_removed_at_first_stays_the_pools
         }
+        Bug::AwayIsLost => objects_faults::what_only_a_bucket_has_that_is_away_is_not_lost,
+        Bug::ConflictEndsMove => objects_faults::what_a_directory_has_that_cannot_move_holds_up_nothing_else,
+        Bug::LengthOnceChecked => objects_faults::what_a_store_has_not_taken_whole_is_sent_again,
         Bug::OwnPutUnknown => objects_faults::an_empty_file_arrives_though_the_store_says_that_it_failed,
         Bug::CredentialsAsRights => objects_faults::who_reads_waits_for_credentials_that_are_refused_for_a_while,
         Bug::RowUnused => objects::rows_with_parity_arrive_in_a_bucket_without_those_that_are_lost,

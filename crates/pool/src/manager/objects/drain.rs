@@ -173,7 +173,7 @@ pub(in crate::manager) async fn drain(
             // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
             match manager.store.read(&[], &[Prefix::Groups(inode)]).await {
                 Ok(read) => match groups(read.prefixes.into_iter().flatten(), version) == known {
-                    true => not_opened.unwrap_or(Drain::Lost),
+                    true => not_opened.filter(|_| !planted(Bug::AwayIsLost)).unwrap_or(Drain::Lost),
                     false => Drain::Later,
                 },
                 Err(_) => Drain::Later,

@@ -41,6 +41,7 @@ pub(in crate::manager) async fn move_directory(
                 Ok(Some(of)) => moved.push((at, of)),
                 Ok(None) => drop(stays.insert(at)),
                 // Nobody waits in vain for one: the others go on.
+                Err(error) if planted(Bug::ConflictEndsMove) => return Err(error),
                 Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::InvalidFilename) => {
                     stays.insert(at);
                     conflict = Some(error);
