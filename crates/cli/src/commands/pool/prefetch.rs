@@ -119,12 +119,7 @@ async fn asked(interrupt: &Interrupt, times: u32) {
     }
 }
 
-async fn bring(
-    mut config: Config,
-    point: &Path,
-    files: &[PathBuf],
-    interrupt: &Interrupt,
-) -> Result<Brought, Failure> {
+async fn bring(mut config: Config, point: &Path, files: &[PathBuf], interrupt: &Interrupt) -> Result<Brought, Failure> {
     let failed = |error: Error| Failure::Failed(error.to_string());
     let mut first = config.clone();
     first.timeout = ANSWER;

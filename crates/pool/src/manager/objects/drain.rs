@@ -11,7 +11,7 @@ use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::GroupOf;
 use surgetank_pool_core::id::{BenefactorId, Inode, Version};
 use surgetank_pool_core::meta::value::{Base, Change, Placed};
-use surgetank_pool_core::meta::{Group, Key as StoreKey, Node, Prefix, Value};
+use surgetank_pool_core::meta::{Key as StoreKey, Node, Prefix, Value};
 use surgetank_pool_core::parity::Parity;
 use surgetank_pool_core::placement::{Layout, Place, Stripe};
 use surgetank_pool_core::publishing::Turn;
@@ -372,18 +372,20 @@ async fn send_part(
         match what {
             What::Zeros => {}
             What::Base(from) => all.extend_from_slice(&read_base(objects, source, from, length).await?),
-            What::Chunk { group, chunk, of, places, base } => match had(manager, source, (&places, of), (group, chunk)).await {
-                Ok((crc, bytes)) => {
-                    all.extend_from_slice(&bytes[..bytes.len().min(length as usize)]);
-                    manager.rate.drained(of.0.inode, length.into());
-                    chunks.push(((group, chunk), (u32::try_from(bytes.len()).unwrap_or(u32::MAX), crc)));
+            What::Chunk { group, chunk, of, places, base } => {
+                match had(manager, source, (&places, of), (group, chunk)).await {
+                    Ok((crc, bytes)) => {
+                        all.extend_from_slice(&bytes[..bytes.len().min(length as usize)]);
+                        manager.rate.drained(of.0.inode, length.into());
+                        chunks.push(((group, chunk), (u32::try_from(bytes.len()).unwrap_or(u32::MAX), crc)));
+                    }
+                    Err(Drain::Lost) if base.is_some() && source.base.is_some() => {
+                        of_base += 1;
+                        all.extend_from_slice(&read_base(objects, source, base.unwrap_or_default(), length).await?);
+                    }
+                    Err(why) => return Err(why),
                 }
-                Err(Drain::Lost) if base.is_some() && source.base.is_some() => {
-                    of_base += 1;
-                    all.extend_from_slice(&read_base(objects, source, base.unwrap_or_default(), length).await?);
-                }
-                Err(why) => return Err(why),
-            },
+            }
         }
         all.resize(end, 0);
     }
@@ -534,6 +536,7 @@ fn verified(known: &[Of], parts: &[Part]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use surgetank_pool_core::id::{Incarnation, SessionId};
+    use surgetank_pool_core::meta::Group;
     use surgetank_pool_core::placement::{Column, Tier};
     use surgetank_pool_core::runs::Runs;
 

@@ -358,7 +358,9 @@ impl Objects {
                 Ok(()) => gone("its manifest is an older one".to_owned()),
                 Err(error) => gone(error.to_string()),
             },
-            None => gone("its manifest has been removed, and nothing is written there until it is taken over again".to_owned()),
+            None => gone(
+                "its manifest has been removed, and nothing is written there until it is taken over again".to_owned(),
+            ),
         }
     }
 
