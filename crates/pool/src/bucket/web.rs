@@ -62,17 +62,30 @@ impl Web {
         }
     }
 
-    /// Has a store copy a part; its tag.
+    /// Has a store copy a part, which may be asked for again; its tag.
     ///
     /// # Errors
     /// The store's.
     pub(super) async fn copy(&self, url: &str, headers: HeaderMap) -> Result<String> {
-        let (status, _, body) = ask(self.0.put(url).headers(headers)).await?;
-        let body = String::from_utf8_lossy(&body).into_owned();
-        match copied(&body) {
-            Some(tag) if status.is_success() => Ok(tag),
-            // What fails in the middle is told in an answer that has begun well.
-            _ => Err(refused(status.as_u16(), &body)),
+        let (mut pause, mut attempt) = (PAUSE, 1);
+        loop {
+            let error = match ask(self.0.put(url).headers(headers.clone())).await {
+                Ok((status, _, body)) => {
+                    let body = String::from_utf8_lossy(&body).into_owned();
+                    match copied(&body) {
+                        Some(tag) if status.is_success() => return Ok(tag),
+                        _ if status.is_client_error() => return Err(refused(status.as_u16(), &body)),
+                        // What fails in the middle is told in an answer that has begun well.
+                        _ => refused(status.as_u16(), &body),
+                    }
+                }
+                Err(error) => error,
+            };
+            if attempt >= ATTEMPTS {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+            (pause, attempt) = (pause * 2, attempt + 1);
         }
     }
 

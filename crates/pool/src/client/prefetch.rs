@@ -11,15 +11,16 @@ impl PoolClient {
     /// hears nothing of it. Room is not made by force: what is not read elsewhere leaves the pool first, and this again when room is short.
     ///
     /// # Errors
-    /// [`Error`]; the file is as it was.
+    /// [`Error`]; the file has the bytes that it had.
     pub async fn prefetch(&self, path: &str) -> Result<bool, Error> {
         self.prefetch_until(path, std::future::pending()).await
     }
 
-    /// The same, unless it is told to stop meanwhile: then `false`, and the file is as it was.
+    /// The same, unless it is told to stop meanwhile: then `false`. The file has the bytes that it had; if a part of them was committed, it is
+    /// published once more.
     ///
     /// # Errors
-    /// [`Error`]; the file is as it was.
+    /// [`Error`]; the file has the bytes that it had.
     pub async fn prefetch_until(&self, path: &str, stop: impl Future<Output = ()>) -> Result<bool, Error> {
         let inode = self.inner.lookup(path).await?;
         let content = self.inner.content(path, inode).await?;
@@ -50,7 +51,7 @@ impl PoolClient {
         match error {
             // Somebody has written it meanwhile: it is drained as any file.
             Error::Refused(_, Refusal::Version(_)) => abandoned.map(|()| false),
-            error => Err(error),
+            error => abandoned.and(Err(error)),
         }
     }
 }

@@ -128,7 +128,9 @@ pub(in crate::manager) async fn drain(
         Ok(from) => (from, None),
         Err(error) => {
             let is_theirs = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists);
-            let ended = if is_theirs && turn.is_first { Drain::Conflict } else { Drain::Later };
+            // A bucket that is gone has nothing of anybody's either.
+            let is_theirs = is_theirs && turn.is_first && objects.is_taken_over().await.is_ok();
+            let ended = if is_theirs { Drain::Conflict } else { Drain::Later };
             if !of_base.is_empty() {
                 in_trouble(&format_args!("what version {version} rests on: {error}"));
                 return Ok(ended);
@@ -457,7 +459,9 @@ async fn had(
     (group, chunk): (u32, u32),
 ) -> Result<(u32, Bytes), Drain> {
     match (fetch(manager, places, of, chunk).await, source.rows.get(&group)) {
-        (Err(Drain::Lost | Drain::Later), Some(of)) if !planted(Bug::RowUnused) => made(manager, of, chunk).await,
+        (Err(why @ (Drain::Lost | Drain::Later)), Some(of)) if !planted(Bug::RowUnused) => {
+            made(manager, of, chunk).await.map_err(|of_rows| why.or_of_rows(of_rows))
+        }
         (fetched, _) => fetched,
     }
 }
