@@ -406,11 +406,6 @@ fn senseless() -> Error {
 }
 
 impl Inner {
-    /// Whether the target is a bucket, which a manager reads for the session.
-    fn is_in_bucket(&self) -> bool {
-        self.target.to_str().is_some_and(crate::bucket::is_address)
-    }
-
     /// Asks the managers, until one answers or the time is over.
     async fn ask(&self, request: Request) -> Result<Reply, Error> {
         self.ask_again(|_| request.clone()).await

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::lost::{Row, read_lost};
 use super::{Error, Inner, LOOK, senseless};
+use crate::bucket::is_address;
 use crate::chunks::{self, CHUNK, Get};
 use crate::manager::{ASIDE, Content, Reply, Request, draft_name};
 use crate::span;
@@ -325,6 +326,13 @@ enum Place {
     Here(Arc<File>),
     /// In a bucket, of which a manager reads.
     Bucket(Inode, Version),
+}
+
+impl Inner {
+    /// Whether the target is a bucket, which a manager reads for the session.
+    pub(super) fn is_in_bucket(&self) -> bool {
+        self.target.to_str().is_some_and(is_address)
+    }
 }
 
 impl AtTarget {

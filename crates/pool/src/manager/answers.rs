@@ -133,7 +133,7 @@ impl Manager {
                 Durability::Copies { .. } | Durability::Parity(_) => {}
             }
             let path = std::path::Path::new(target);
-            if !bucket::is_address(target) && !(path.is_absolute() && path.is_dir()) {
+            if !(bucket::is_address(target) || path.is_absolute() && path.is_dir()) {
                 let sentence =
                     format!("target `{target}` is no directory that this manager sees: make it, and name it in full");
                 return Err(Refused::invalid_argument(sentence));

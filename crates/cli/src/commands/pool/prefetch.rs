@@ -94,7 +94,8 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
                 all.extend(is_file.then_some(at));
             }
             // It was removed since its directory was listed.
-            Err(error) if error.kind() == ErrorKind::NotFound && at != path => {}
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::StaleNetworkFileHandle) && at != path => {}
             Err(error) => return Err(failed(&at)(error)),
         }
     }
