@@ -244,7 +244,7 @@ pub fn links_and_special_files_are_refused_where_the_target_is_a_bucket() {
 #[test]
 pub fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
     run(async {
-        for stage in ["record", "begin", "parts", "complete", "heard"] {
+        for stage in ["parts", "complete", "heard", "begin", "record"] {
             let Some(disturbing) = Disturbing::start() else { return };
             let Some(bucket) = TestBucket::make() else { return };
             let bucket = bucket.behind(&disturbing);
