@@ -12,6 +12,7 @@
 //! - [`locks`]: locked bytes;
 //! - [`meta`]: names, files and groups as keys of a store with transactions, and every operation on them;
 //! - [`client`]: what goes to whom while a file is written, and when it counts;
+//! - [`leaving`]: benefactors that operators take out;
 //! - [`repair`]: copies that are missing, and what a benefactor that returns has;
 //! - [`draining`]: which file goes to which target next, and which may leave the pool;
 //! - [`publishing`]: in which order the target sees what was committed;
@@ -22,6 +23,7 @@ pub mod benefactor;
 pub mod client;
 pub mod draining;
 pub mod id;
+pub mod leaving;
 pub mod locks;
 pub mod membership;
 pub mod meta;

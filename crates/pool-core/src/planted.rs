@@ -76,6 +76,12 @@ surgetank_model::plant_bugs! {
         RepairStorm,
         /// A place is named for a chunk although it is in another life than the one that got the copy.
         RepairedWithoutIncarnation,
+        /// A benefactor that leaves may go while groups name it in a former life.
+        GoesTooEarly,
+        /// Commits still name a benefactor that leaves.
+        LeavingIsNamed,
+        /// What a benefactor that leaves has on SSD counts in its new life.
+        LeavingIsRenamed,
         /// A benefactor that returns without a chunk counts as if it had it.
         ReturnedCounts,
         /// What a dead benefactor has on SSD counts as lost before it returns.

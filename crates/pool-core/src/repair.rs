@@ -4,6 +4,8 @@
 //! count than their layouts have: those with the fewest come first. Copying is paced, slower while applications write, and
 //! nothing is copied while the membership holds: when most leases are gone at once the store is suspected, not the benefactors.
 //!
+//! A place at a benefactor that leaves ([`crate::leaving`]) counts, and is moved all the same: its chunks are there, and may be the only ones.
+//!
 //! A benefactor that returns in a new life may have everything that a group needs on its SSD: it is asked for its inventory before anything is
 //! copied for it. [`reconcile`] says what it has in vain.
 
@@ -50,8 +52,10 @@ pub struct Job {
     pub id: u64,
     /// Of what.
     pub of: Of,
-    /// The place that does not count any more: its chunks are those of the columns in which the layout has it.
+    /// The place that does not count any more, or leaves: its chunks are those of the columns in which the layout has it.
     pub instead_of: Place,
+    /// It leaves, and has them: in the life that the layout names, or in a later one on SSD.
+    pub is_there: bool,
     /// The layout.
     pub layout: Layout,
 }
@@ -101,6 +105,12 @@ pub struct Repair {
     inventories: BTreeMap<Place, BTreeSet<Of>>,
     /// Groups that lack a place, by how many more they may lose, and one.
     short: BTreeSet<(usize, Of)>,
+    /// Benefactors that leave.
+    leaving: BTreeSet<BenefactorId>,
+    /// Groups of which some place is theirs, and has its chunks.
+    moving: BTreeSet<Of>,
+    /// The last copy could not be made: what moves has its turn before the next.
+    moves_first: bool,
     lives: BTreeMap<BenefactorId, Life>,
     /// Those under way, each with the time for what counts only once it is made.
     jobs: BTreeMap<u64, (Of, Duration)>,
@@ -121,6 +131,9 @@ impl Repair {
             on: BTreeMap::new(),
             inventories: BTreeMap::new(),
             short: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            moving: BTreeSet::new(),
+            moves_first: false,
             lives: BTreeMap::new(),
             jobs: BTreeMap::new(),
             numbers: 0,
@@ -193,6 +206,18 @@ impl Repair {
         self.look_at_all_on(id);
     }
 
+    /// These leave, and no others: what they have is moved.
+    pub fn leave(&mut self, leaving: BTreeSet<BenefactorId>) {
+        let former = std::mem::replace(&mut self.leaving, leaving);
+        let changed: Vec<BenefactorId> = former.symmetric_difference(&self.leaving).copied().collect();
+        changed.into_iter().for_each(|id| self.look_at_all_on(id));
+    }
+
+    /// Groups of which a benefactor has a place, in whatever life.
+    pub fn on(&self, id: BenefactorId) -> impl Iterator<Item = Of> {
+        self.on.get(&id).into_iter().flatten().copied()
+    }
+
     /// Who has returned, and is to be asked for its inventory.
     pub fn unasked(&self) -> impl Iterator<Item = Place> {
         self.lives.iter().filter_map(|(id, life)| match life {
@@ -233,7 +258,9 @@ impl Repair {
         self.short.iter().find_map(|(_, of)| {
             let known = self.groups.get(of).filter(|known| known.busy.is_none())?;
             known.layout.places().into_iter().filter(|place| !self.counts(*place)).find_map(|from| {
-                let to = self.present(from.id).filter(|to| known.confirmed.contains(to))?;
+                // Where no commit may name it, nothing else may.
+                let stays = !self.leaving.contains(&from.id) || planted(Bug::LeavingIsRenamed);
+                let to = self.present(from.id).filter(|to| stays && known.confirmed.contains(to))?;
                 Some((*of, from, to))
             })
         })
@@ -250,7 +277,7 @@ impl Repair {
         // none of their time unless something is made.
         let first = self.short.iter().filter(|(good, _)| *good > 0);
         let last = self.short.iter().filter(|(good, _)| *good == 0);
-        let (of, instead_of, good) = first.chain(last).find_map(|(good, of)| {
+        let missing = |(good, of): &(usize, Of)| {
             let known = self.groups.get(of)?;
             let is_hopeless = *good == 0 && known.layout.parity.is_none();
             if is_hopeless || known.busy.is_some() || now < known.not_before {
@@ -258,10 +285,22 @@ impl Repair {
             }
             let missing =
                 known.layout.places().into_iter().find(|place| !self.counts(*place) && self.is_asked(place.id))?;
-            // With all of it on SSD it is named in its new life.
+            // With all of it on SSD it is named in its new life, or moved.
             let returned = self.present(missing.id).is_some_and(|place| known.confirmed.contains(&place));
-            (!returned).then_some((*of, missing, *good))
-        })?;
+            (!returned).then_some((*of, missing, *good, false))
+        };
+        // What is there is in no danger: it is moved once nothing is missing that can be made again. Copies for which there is no room are tried
+        // again and again, and keep nothing from being moved.
+        let moves = |of: &Of| {
+            let known = self.groups.get(of).filter(|known| known.busy.is_none() && now >= known.not_before)?;
+            let leaves = known.layout.places().into_iter().find(|place| self.leaves(known, *place))?;
+            Some((*of, leaves, 1, true))
+        };
+        let move_first = self.moving.iter().find_map(moves).filter(|_| self.moves_first);
+        let found = move_first.or_else(|| { first }.find_map(&missing));
+        let found = found.or_else(|| self.moving.iter().find_map(moves));
+        let (of, instead_of, good, is_there) = found.or_else(|| { last }.find_map(&missing))?;
+        self.moves_first = false;
         self.numbers += 1;
         let id = self.numbers;
         let known = self.groups.get_mut(&of)?;
@@ -274,15 +313,17 @@ impl Repair {
         let columns = layout.columns.iter().filter(|column| column.places.contains(&instead_of)).count();
         let share = if layout.parity.is_some() { share * columns as u64 } else { share };
         let time = rate.time_for(share);
-        let (at_once, once_made) = if good > 0 { (time, Duration::ZERO) } else { (Duration::ZERO, time) };
+        // What may have no room takes none of the others' time unless it is made.
+        let (at_once, once_made) = if good > 0 && !is_there { (time, Duration::ZERO) } else { (Duration::ZERO, time) };
         self.free_at = self.free_at.max(now) + at_once;
         self.jobs.insert(id, (of, once_made));
-        Some(Job { id, of, instead_of, layout })
+        Some(Job { id, of, instead_of, is_there, layout })
     }
 
     /// A copy is made and on record, or could not be made.
     pub fn ended(&mut self, now: Instant, job: u64, done: bool) {
         let Some((of, once_made)) = self.jobs.remove(&job) else { return };
+        self.moves_first |= !done;
         if done {
             self.free_at = self.free_at.max(now) + once_made;
         }
@@ -336,6 +377,12 @@ impl Repair {
         !matches!(self.lives.get(&id), Some(Life::Unasked(_)))
     }
 
+    /// Whether a place of a group is one of a benefactor that leaves and has its chunks.
+    fn leaves(&self, known: &Known, place: Place) -> bool {
+        let has = |now: Place| now == place || known.confirmed.contains(&now);
+        self.leaving.contains(&place.id) && self.present(place.id).is_some_and(has)
+    }
+
     fn look_at_all_on(&mut self, id: BenefactorId) {
         let all = self.on.get(&id).cloned().unwrap_or_default();
         all.into_iter().for_each(|of| self.look_at(of));
@@ -350,6 +397,11 @@ impl Repair {
         let least = columns.iter().map(|column| good(&column.places).saturating_sub(others)).min().unwrap_or(0);
         let is_short = columns.iter().any(|column| good(&column.places) < column.places.len());
         let now = is_short.then_some(least);
+        let moves = known.layout.places().into_iter().any(|place| self.leaves(known, place));
+        match moves {
+            true => self.moving.insert(of),
+            false => self.moving.remove(&of),
+        };
         let Some(known) = self.groups.get_mut(&of) else { return };
         if let Some(former) = std::mem::replace(&mut known.short, now) {
             self.short.remove(&(former, of));
@@ -359,6 +411,7 @@ impl Repair {
 
     fn remove(&mut self, of: Of) -> Option<Known> {
         let mut known = self.groups.remove(&of)?;
+        self.moving.remove(&of);
         if let Some(former) = known.short.take() {
             self.short.remove(&(former, of));
         }

@@ -60,6 +60,11 @@ fn a_warden_that_begins_asks_whoever_has_returned_before_it_copies_or_counts_a_g
 }
 
 #[test]
+fn what_a_benefactor_has_that_leaves_is_moved_before_it_may_go() {
+    all(2000, support::leaving::run);
+}
+
+#[test]
 fn nobody_who_is_well_is_declared_dead_and_whoever_is_dead_is() {
     all(200, support::membership::run);
 }

@@ -22,6 +22,7 @@ const RUNS: &[(&str, Run, u64)] = &[
     ("compaction", support::compaction::run, 800),
     ("membership", support::membership::run, 200),
     ("repair", support::repair::run, 400),
+    ("leaving", support::leaving::run, 400),
     ("metadata", support::metadata::run, 2000),
     ("links", support::links::run, 400),
     ("publishing", support::publishing::run, 4000),

@@ -263,6 +263,8 @@ pub enum Request {
     DrainLost(DrainLost),
     /// Send a part of an object to its store.
     SendPart(SendPart),
+    /// An operator takes it out, and it takes nothing new; or that was taken back, or never was, and it is to join again.
+    Leaving(bool),
 }
 
 /// What a benefactor has, so that what nobody needs is found.
@@ -293,6 +295,8 @@ pub struct Alive {
     pub damaged: u64,
     /// It takes nothing new.
     pub leaving: bool,
+    /// It was told that an operator takes it out.
+    pub taken_out: bool,
     /// What scrubbing has come to.
     pub scrubbed: scrub::Report,
     /// How the SSD's log is.
@@ -371,7 +375,7 @@ wire_struct! {
     Piece { chunk, length }
     Sent { tag, chunks }
     Inventory { incarnation, has, damaged }
-    Alive { incarnation, credits, of, puts, ssd, damaged, leaving, scrubbed, log, taken }
+    Alive { incarnation, credits, of, puts, ssd, damaged, leaving, taken_out, scrubbed, log, taken }
     segments::Report { garbage, copied, written }
     scrub::Report { passes, chunks, bytes, damaged, last }
     scrub::Last { ended, chunks, damaged }
@@ -403,6 +407,7 @@ wire_enum! {
         11 = Rebuild(rebuild),
         12 = DrainLost(lost),
         13 = SendPart(part),
+        14 = Leaving(is_so),
     }
     Reply {
         0 = Stored(spare),
@@ -443,6 +448,7 @@ impl Method for Request {
             Self::Rebuild(_) => "/surgetank.pool.Chunks/Rebuild",
             Self::DrainLost(_) => "/surgetank.pool.Chunks/DrainLost",
             Self::SendPart(_) => "/surgetank.pool.Chunks/SendPart",
+            Self::Leaving(_) => "/surgetank.pool.Chunks/Leaving",
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::benefactor;
 use crate::benefactor::ssd::{Directory, Ssd};
 use crate::client::{self, PoolClient};
 use crate::local::{Error, Undrained, undrained};
-use crate::manager;
+use crate::manager::{self, Leaving};
 use crate::meta::{MetaStore, etcd};
 use crate::rpc::{self, Listener, advertised};
 use crate::security::tls::{BadCertificates, Tls};
@@ -252,6 +252,14 @@ impl BenefactorProcess {
         let runtime = self.running.runtime.as_ref()?;
         let asked = unless(is_to_end, told_late(tell, PoolClient::ask_undrained(&self.of_pool)));
         Some(runtime.block_on(asked)?.map_err(|error| error.to_string()))
+    }
+
+    /// Whether an operator has taken it out, and nobody needs it any more. While no manager says so, somebody may.
+    #[must_use]
+    pub fn may_go(&self, is_to_end: impl Fn() -> bool) -> bool {
+        let Some(runtime) = &self.running.runtime else { return false };
+        let how = runtime.block_on(unless(is_to_end, PoolClient::leaving(&self.of_pool, self.id)));
+        matches!(how, Some(Ok(Some(Leaving { may_go: true, .. }))))
     }
 
     /// Why it has ended, if it has.

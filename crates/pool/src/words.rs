@@ -87,6 +87,7 @@ wire_enum! {
         17 = Moment(time),
         18 = Refused(refusal),
         19 = Fingerprint(digest),
+        20 = Leaving,
     }
     Refusal {
         0 = NotFound,

@@ -1,6 +1,7 @@
 //! `surgetank pool`: a staging pool of one machine, how it is, and where its files are.
 
 mod calibrate;
+mod drain;
 mod members;
 mod plan;
 mod prefetch;
@@ -31,6 +32,7 @@ use surgetank_pool_core::placement::COPIES_MAX;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, Table, output};
 
+use self::drain::Left;
 use self::scrub::{Scrub, Scrubbed};
 use self::shown::Shown;
 use self::store::Store;
@@ -74,6 +76,8 @@ enum Command {
     Manager(members::Manager),
     /// Run a benefactor of a pool of several machines, in the foreground
     Benefactor(members::Benefactor),
+    /// Take a benefactor out: what it has is moved, until it may go
+    Drain(drain::Drain),
     /// Expect no longer a benefactor that has ended and lent SSD
     Leave(members::Leave),
     /// Make a token, which lets others mount the pool
@@ -156,6 +160,7 @@ impl Arguments {
             Command::Up(up) => up.run(),
             Command::Manager(manager) => manager.run(),
             Command::Benefactor(benefactor) => benefactor.run(),
+            Command::Drain(drain) => drain.run(),
             Command::Leave(leave) => leave.run(),
             Command::Token(token) => token.run(),
             Command::Revoke(revoke) => revoke.run(),
@@ -367,6 +372,8 @@ struct BenefactorStatus {
     /// Chunks that were found damaged; `None`: it is dead.
     damaged: Option<u64>,
     scrub: Option<Scrubbed>,
+    /// How far it has come that it is taken out; `None`: it is not.
+    leaving: Option<Left>,
 }
 
 #[derive(Default, Serialize)]
@@ -411,6 +418,7 @@ impl PoolStatus {
         let free: BTreeMap<_, _> = status.benefactors.iter().map(|(lends, free)| (lends.place.id, *free)).collect();
         let integrity: BTreeMap<_, _> = status.integrity.iter().copied().collect();
         let logs: BTreeMap<_, _> = status.logs.iter().copied().collect();
+        let leaving: BTreeMap<_, _> = status.leaving.iter().copied().collect();
         let benefactor = |(lends, state, ssd_used): &(Lends, State, u64)| {
             let (memory, ssd) = (lends.memory.get() as f64 / GIB, lends.ssd.get() as f64 / GIB);
             // What is left of a buffer behind its last whole chunk is never used.
@@ -437,6 +445,7 @@ impl PoolStatus {
                 },
                 damaged: integrity.get(&lends.place.id).map(|of| of.damaged),
                 scrub: integrity.get(&lends.place.id).map(|of| Scrubbed::of(&of.scrubbed)),
+                leaving: leaving.get(&lends.place.id).map(Left::of),
             }
         };
         let of = |states: &[usize]| states.iter().filter_map(|state| status.files.get(*state)).sum();
@@ -475,7 +484,7 @@ impl PoolStatus {
                 size(benefactor.ssd_gib),
                 size(benefactor.ssd_used_gib),
                 benefactor.ssd_garbage_gib.map(size).unwrap_or_default(),
-                benefactor.state.to_owned(),
+                benefactor.leaving.as_ref().map_or(benefactor.state.to_owned(), Left::people),
                 benefactor.damaged.map(|damaged| damaged.to_string()).unwrap_or_default(),
                 benefactor.scrub.as_ref().map(Scrubbed::people).unwrap_or_default(),
             ]);

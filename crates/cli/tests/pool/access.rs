@@ -126,15 +126,15 @@ fn a_manager_and_benefactors_in_processes_of_their_own_are_a_pool() {
 }
 
 /// A pool whose manager and benefactors are processes of their own.
-struct Apart {
-    place: Place,
-    key: String,
-    address: String,
-    manager: Started,
+pub(crate) struct Apart {
+    pub(crate) place: Place,
+    pub(crate) key: String,
+    pub(crate) address: String,
+    pub(crate) manager: Started,
 }
 
 impl Apart {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Place::new();
         let (directory, key) = (place.text("pool"), place.text("pool/key"));
         let (manager, line) = Started::new(&["pool", "manager", "--directory", &directory, "--listen", "127.0.0.1:0"]);
@@ -142,12 +142,12 @@ impl Apart {
         Self { place, key, address, manager }
     }
 
-    fn at(&self) -> &str {
+    pub(crate) fn at(&self) -> &str {
         self.address.strip_prefix("pool://").unwrap()
     }
 
     /// A benefactor of this number, and where it listens.
-    fn benefactor(&self, number: &str, listen: &str) -> (Started, String) {
+    pub(crate) fn benefactor(&self, number: &str, listen: &str) -> (Started, String) {
         let arguments = ["pool", "benefactor", "--managers", self.at(), "--memory", "64 MiB", "--listen", listen];
         let more = ["--domain", number, "--id", number, "--key", &self.key];
         let (process, line) = Started::new(&[&arguments[..], &more].concat());
@@ -172,7 +172,7 @@ impl Apart {
         both
     }
 
-    fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let told = done(&["pool", "status", &self.address, "--token", &self.key, "--json"]);
         serde_json::from_str(&told).unwrap()
     }

@@ -6,6 +6,7 @@ mod access;
 mod compaction;
 #[path = "../../../pool/tests/pool/support/damage.rs"]
 mod damage;
+mod drain;
 mod etcd;
 #[allow(dead_code, reason = "a part is used here")]
 #[path = "../../../pool/tests/pool/support/etcd_server.rs"]

@@ -155,7 +155,10 @@ struct Wanted {
 #[derive(Debug)]
 struct Seat {
     place: Place,
+    /// It may be named.
     alive: bool,
+    /// What it has may be fetched from there: one that leaves, or has no lease, has its bytes.
+    readable: bool,
     stored: BTreeSet<Instance>,
     wanted: BTreeMap<Instance, Wanted>,
     sent: BTreeMap<Instance, (Instant, Wanted)>,
@@ -240,6 +243,7 @@ impl Seat {
         Self {
             place,
             alive: true,
+            readable: true,
             stored: BTreeSet::new(),
             wanted: BTreeMap::new(),
             sent: BTreeMap::new(),
@@ -428,9 +432,16 @@ impl Writer {
     pub fn life_over(&mut self, now: Instant, place: Place) {
         let columns = self.groups.values_mut().flat_map(|open| &mut open.columns);
         for seat in columns.flat_map(|column| &mut column.seats).filter(|seat| seat.place == place) {
-            seat.alive = false;
+            (seat.alive, seat.readable) = (false, false);
         }
         self.go_on(now);
+    }
+
+    /// No commit may name it, whether it is there or not.
+    fn not_named(&mut self, place: Place) {
+        let columns = self.groups.values_mut().flat_map(|open| &mut open.columns);
+        let seats = columns.flat_map(|column| &mut column.seats).filter(|seat| seat.place == place);
+        seats.for_each(|seat| seat.alive = false);
     }
 
     /// One more place for a column; `None`: there is none yet.
@@ -446,7 +457,7 @@ impl Writer {
             if !seat.holey {
                 goal.iter().flatten().chain(&part).for_each(|(chunk, entry)| seat.want(*chunk, *entry));
             }
-            seats.seats.retain(|seat| seat.alive);
+            seats.seats.retain(|seat| seat.alive || seat.readable);
             seats.seats.push(seat);
             seats.asked = None;
         }
@@ -502,7 +513,7 @@ impl Writer {
             Some(Err(Refusal::Version(version))) => self.rebase(version),
             Some(Err(Refusal::Benefactors(places))) => {
                 (round.stage, round.unknown) = (Stage::Filling, false);
-                places.into_iter().for_each(|place| self.life_over(now, place));
+                places.into_iter().for_each(|place| self.not_named(place));
             }
             Some(Err(Refusal::NotFound)) => self.fail(Why::Removed),
             Some(Err(_)) => self.fail(Why::SessionEnded),

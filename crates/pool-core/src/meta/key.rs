@@ -102,6 +102,8 @@ pub enum Key {
     Fingerprint,
     /// What a benefactor lent when it joined last, for as long as it is expected to return.
     Record(BenefactorId),
+    /// An operator takes a benefactor out of the pool: see [`crate::leaving`].
+    Leaving(BenefactorId),
     /// That a transaction took place: of a manager's process, and its number there. It ends with the manager's lease.
     Receipt(u64, u64),
 }
@@ -113,6 +115,10 @@ pub enum Prefix {
     Lends,
     /// What all benefactors lent that are expected.
     Records,
+    /// The lives of all benefactors that commits may name.
+    Lives,
+    /// All benefactors that operators take out.
+    Leaving,
     /// All sessions.
     Sessions,
     /// All tokens that were taken back.
@@ -147,6 +153,8 @@ impl Prefix {
         match self {
             Self::Lends => Key::Lends(BenefactorId(0)),
             Self::Records => Key::Record(BenefactorId(0)),
+            Self::Lives => Key::Benefactor(BenefactorId(0)),
+            Self::Leaving => Key::Leaving(BenefactorId(0)),
             Self::Sessions => Key::Session(SessionId(0)),
             Self::Revoked => Key::Revoked(0),
             Self::Mounts => Key::Mount(MountId(0)),
@@ -174,6 +182,8 @@ impl Prefix {
             (Self::Journal(of), Key::Journal(mount, _)) | (Self::Moved(of), Key::Moved(mount, _)) => of == *mount,
             (Self::Lends, Key::Lends(_))
             | (Self::Records, Key::Record(_))
+            | (Self::Lives, Key::Benefactor(_))
+            | (Self::Leaving, Key::Leaving(_))
             | (Self::Sessions, Key::Session(_))
             | (Self::Revoked, Key::Revoked(_))
             | (Self::Mounts, Key::Mount(_))

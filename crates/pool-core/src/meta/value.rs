@@ -520,6 +520,8 @@ pub enum Value {
     Pool(u64),
     /// Of [`Key::Revoked`](super::Key::Revoked).
     Revoked,
+    /// Of [`Key::Leaving`](super::Key::Leaving).
+    Leaving,
     /// Of [`Key::Fingerprint`](super::Key::Fingerprint): a digest, from which nobody learns the key.
     Fingerprint(Vec<u8>),
     /// Of [`Key::Locks`](super::Key::Locks).

@@ -198,7 +198,7 @@ pub enum Error {
 }
 
 impl Media {
-    const fn text(self) -> &'static str {
+    pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Any => "",
             Self::Ssd => " with SSD",

@@ -5,6 +5,7 @@ pub mod compaction;
 pub mod draining;
 pub mod holdings;
 pub mod links;
+pub mod leaving;
 pub mod locks;
 pub mod membership;
 pub mod metadata;

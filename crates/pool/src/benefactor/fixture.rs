@@ -1,14 +1,14 @@
 //! A benefactor that serves nobody, for tests of its parts.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::{Entry, Instance};
 use surgetank_pool_core::benefactor::scrub::Config;
 use surgetank_pool_core::benefactor::{Buffers, Holdings};
 use surgetank_pool_core::id::{Incarnation, Inode, SessionId};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use super::ssd::Tier;
 use super::{Benefactor, Memory, Scrubbing};
@@ -37,6 +37,8 @@ pub(super) fn benefactor(tier: Option<Tier>, scrub: Option<Config>) -> Benefacto
         memory: Memory::new(size).expect("there is memory"),
         tier,
         leaving: false,
+        taken_out: AtomicBool::new(false),
+        joins_again: Notify::new(),
         holdings,
         puts: AtomicU64::new(0),
         waiting: Semaphore::new(super::put::WAITING),

@@ -14,7 +14,7 @@ pub mod ssd;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use surgetank_pool_core::meta::value::Lends;
 use surgetank_pool_core::parity::PARITY_MAX;
 use surgetank_pool_core::placement::Place;
 use surgetank_pool_core::repair::Of;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -108,6 +108,10 @@ pub struct Benefactor {
     memory: Memory,
     tier: Option<Tier>,
     leaving: bool,
+    /// An operator takes it out.
+    taken_out: AtomicBool,
+    /// It is to join again, in the life that it has.
+    joins_again: Notify,
     holdings: Mutex<Holdings>,
     puts: AtomicU64,
     /// Each chunk that waits for room has one of these.
@@ -185,6 +189,8 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         memory,
         tier,
         leaving: config.leaving,
+        taken_out: AtomicBool::new(false),
+        joins_again: Notify::new(),
         holdings: Mutex::new(holdings),
         puts: AtomicU64::new(0),
         waiting: Semaphore::new(put::WAITING),
@@ -197,7 +203,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
     });
     tokio::select! {
         served = listener.serve(Arc::clone(&benefactor)) => served.map_err(|error| serve(&error)),
-        ended = stay(&managers, &lends, joined.lease, joined.time) => Err(ended),
+        ended = stay(&managers, &lends, joined, &benefactor.joins_again) => Err(ended),
         () = ssd::run(Arc::clone(&benefactor)) => Ok(()),
         () = scrub::run(Arc::clone(&benefactor)) => Ok(()),
         () = watch_revoked(&managers, &credentials) => Ok(()),
@@ -241,9 +247,19 @@ async fn join(managers: &Managers, lends: &Lends) -> Result<Joined, Ended> {
 
 /// Renews the lease as long as this is the benefactor's newest life. While no manager answers, what it has stays: the lease may
 /// have ended in the store, but nobody else is in its place.
-async fn stay(managers: &Managers, lends: &Lends, mut lease: Lease, time: Duration) -> Ended {
+async fn stay(managers: &Managers, lends: &Lends, joined: Joined, joins_again: &Notify) -> Ended {
+    let Joined { mut lease, time, .. } = joined;
     loop {
-        tokio::time::sleep(time / 4).await;
+        let is_told = tokio::time::timeout(time / 4, joins_again.notified()).await.is_ok();
+        if is_told {
+            match join(managers, lends).await {
+                Ok(joined) => lease = joined.lease,
+                Err(Ended::Replaced(id)) => return Ended::Replaced(id),
+                // It is told again, unless another manager has taken it in.
+                Err(error) => tracing::debug!("{error}"),
+            }
+            continue;
+        }
         match managers.ask(&manager::Request::Renew(lease)).await {
             Ok(manager::Reply::Renewed(false)) => match join(managers, lends).await {
                 Ok(joined) => lease = joined.lease,
@@ -447,6 +463,20 @@ impl Benefactor {
         Ok(drained)
     }
 
+    fn is_taken_out(&self) -> bool {
+        self.taken_out.load(Ordering::Relaxed)
+    }
+
+    /// An operator takes it out, or no longer.
+    fn leaves(&self, is_taken_out: bool) {
+        if self.taken_out.swap(is_taken_out, Ordering::Relaxed) != is_taken_out {
+            tracing::info!("an operator takes this benefactor {}", if is_taken_out { "out" } else { "back" });
+        }
+        if !is_taken_out {
+            self.joins_again.notify_one();
+        }
+    }
+
     fn alive(&self) -> Alive {
         let counted = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // Each lock for itself: scrubbing takes both.
@@ -463,7 +493,8 @@ impl Benefactor {
             puts: counted(&self.puts),
             ssd: self.tier.as_ref().map_or((0, 0), Tier::room),
             damaged: counted(&self.damaged),
-            leaving: self.leaving,
+            leaving: self.leaving || self.is_taken_out(),
+            taken_out: self.is_taken_out(),
             scrubbed,
             log: self.tier.as_ref().map(Tier::report).unwrap_or_default(),
             taken,
@@ -527,6 +558,10 @@ impl Service for Benefactor {
             Request::Rebuild(rebuild) => self.rebuild(rebuild).await,
             Request::DrainLost(lost) => self.drain_lost(lost).await,
             Request::Adopt(adopt) => self.adopt(adopt).await,
+            Request::Leaving(is_so) => {
+                self.leaves(is_so);
+                Reply::Done
+            }
         })
     }
 }

@@ -43,6 +43,10 @@ impl Benefactor {
         if self.leaving {
             return Reply::Full;
         }
+        // No commit names it: whoever asks goes elsewhere at once.
+        if self.is_taken_out() {
+            return Reply::Stale;
+        }
         if length != Some(entry.length) || u64::from(entry.length) > CHUNK || crc32c::crc32c(&put.bytes) != entry.crc {
             return Reply::Corrupt;
         }

@@ -40,7 +40,12 @@ impl Scrubbing {
             Request::Put(_) | Request::Get(_) | Request::Draft(_) => true,
             Request::Seal(_) | Request::DrainPart(_) | Request::Copy(_) => true,
             Request::Rebuild(_) | Request::DrainLost(_) | Request::SendPart(_) => true,
-            Request::Table(_) | Request::Forget(_) | Request::Inventory | Request::Probe | Request::Adopt(_) => false,
+            Request::Table(_)
+            | Request::Forget(_)
+            | Request::Inventory
+            | Request::Leaving(_)
+            | Request::Probe
+            | Request::Adopt(_) => false,
         };
         self.scrub().filter(|_| moves_bytes)?.request_began();
         Some(Foreground(Arc::clone(self)))

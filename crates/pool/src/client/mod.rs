@@ -3,6 +3,7 @@
 //! A client is one session of a mount. Every change is asked for under a number of the session, so that it takes place once, whichever
 //! manager carries it out and however often it is sent. Paths are relative to the mount's root, with `/` between names.
 
+mod leaving;
 mod locks;
 mod lost;
 mod nodes;
@@ -377,16 +378,6 @@ impl PoolClient {
             }
             tokio::time::sleep(LOOK).await;
         }
-    }
-
-    /// A dead benefactor is expected no longer, without a session: files of which its SSD had the only copy count as lost.
-    ///
-    /// # Errors
-    /// [`Error`]: it is alive, or the pool has none of the number.
-    pub async fn leave(config: &Config, benefactor: BenefactorId) -> Result<(), Error> {
-        let managers = Managers::new(&config.managers, &config.access)?;
-        let left = managers.ask_until(Instant::now() + config.timeout, |_| Request::Leave(benefactor)).await;
-        Ok(left.map(|_| ())?)
     }
 
     /// How the pool is.

@@ -23,14 +23,20 @@ use crate::security::token::{Claims, Grant, Session, Ticket};
 
 impl Manager {
     /// A benefactor joins. In a new life its former key ends in a transaction of its own: that revision is the incarnation, and whoever
-    /// compares the key's creation sees that it is another.
+    /// compares the key's creation sees that it is another. One that an operator takes out lends what it has, and has no such key: no commit
+    /// names it.
     pub(super) async fn join(&self, mut lends: Lends) -> Result<Reply, Unavailable> {
         let id = lends.place.id;
-        let key = Key::Benefactor(id);
-        let read = self.store.read(std::slice::from_ref(&key), &[]).await?;
-        let present = read.keys.into_iter().next().flatten();
+        let (key, of_lends, mark) = (Key::Benefactor(id), Key::Lends(id), Key::Leaving(id));
+        let mut read = self.store.read(&[key.clone(), of_lends.clone(), mark.clone()], &[]).await?.keys.into_iter();
+        let mut next = || read.next().flatten();
+        let (present, lent, leaving) = (next(), next(), next());
         let fresh = lends.place.incarnation == Incarnation(0);
-        if !fresh && present.as_ref().is_some_and(|stored| stored.value != Value::Benefactor(lends.place)) {
+        let is_another = |stored: &Stored| match &stored.value {
+            Value::Benefactor(place) | Value::Lends(Lends { place, .. }) => *place != lends.place,
+            _ => false,
+        };
+        if !fresh && [&present, &lent].into_iter().flatten().any(is_another) {
             return Ok(Reply::Replaced);
         }
         let time = self.config.benefactor;
@@ -51,12 +57,23 @@ impl Manager {
             }
         }
         let incarnation = lends.place.incarnation;
-        let writes = vec![
-            Write::PutLeased(key.clone(), Value::Benefactor(lends.place), lease),
-            Write::PutLeased(Key::Lends(id), Value::Lends(lends.clone()), lease),
-            Write::Put(Key::Record(id), Value::Lends(lends)),
+        let mut writes = vec![
+            Write::PutLeased(of_lends.clone(), Value::Lends(lends.clone()), lease),
+            Write::Put(Key::Record(id), Value::Lends(lends.clone())),
         ];
-        match self.store.commit(&Transaction { compares: vec![Compare::Absent(key)], writes }).await {
+        let mut compares = vec![Compare::Absent(key.clone())];
+        match leaving {
+            None => {
+                compares.push(Compare::Absent(mark));
+                writes.push(Write::PutLeased(key, Value::Benefactor(lends.place), lease));
+            }
+            // Of two that join at a time one is refused by this.
+            Some(leaving) => {
+                compares.push(Compare::Modified(mark, leaving.modified));
+                compares.push(lent.map_or(Compare::Absent(of_lends.clone()), |lent| Compare::Modified(of_lends, lent.modified)));
+            }
+        }
+        match self.store.commit(&Transaction { compares, writes }).await {
             Ok(Outcome::Committed(_)) => Ok(Reply::Joined { lease, incarnation, millis, pool: self.pool }),
             _ => Err(Unavailable(format!("benefactor {id} is joining elsewhere"))),
         }
@@ -72,7 +89,8 @@ impl Manager {
                 "benefactor {id} is alive: end its process first, once nothing is left to drain"
             ))),
             [None, Some(_)] => {
-                let left = self.commit(vec![Compare::Absent(lends)], vec![Write::Delete(record)]).await;
+                let writes = vec![Write::Delete(record), Write::Delete(Key::Leaving(id))];
+                let left = self.commit(vec![Compare::Absent(lends)], writes).await;
                 match left.map_err(unavailable)? {
                     true => Ok(Reply::Done),
                     false => Err(Refused::failed_precondition(format!("benefactor {id} has just joined again"))),
@@ -357,6 +375,10 @@ impl Manager {
             }
         }
         let members = self.members.all();
+        let marked = self.members.leaving();
+        for id in &marked {
+            status.leaving.extend(self.how_leaving(*id).await?.map(|how| (*id, how)));
+        }
         let mut taken: BTreeMap<MountId, (u64, u64)> = BTreeMap::new();
         for (mount, memory, ssd) in members.iter().filter_map(|member| member.alive.as_ref()).flat_map(|of| &of.taken) {
             let of = taken.entry(*mount).or_default();
@@ -374,7 +396,7 @@ impl Manager {
         }
         for Member { lends, alive, .. } in members {
             let (free, of) = alive.as_ref().map_or((0, 0), |alive| alive.ssd);
-            let is_leaving = alive.as_ref().is_some_and(|alive| alive.leaving);
+            let is_leaving = marked.contains(&lends.place.id) || alive.as_ref().is_some_and(|alive| alive.leaving);
             let state = if is_leaving { State::Leaving } else { State::Joined };
             if let Some(crate::chunks::Alive { damaged, scrubbed, log, .. }) = alive {
                 status.integrity.push((lends.place.id, Integrity { damaged, scrubbed }));

@@ -66,9 +66,13 @@ struct Known {
     members: BTreeMap<BenefactorId, Member>,
     membership: Membership,
     /// Everybody of whom was ever heard, in the newest life unless that is over.
-    lives: BTreeMap<BenefactorId, Option<Incarnation>>,
+    newest: BTreeMap<BenefactorId, Option<Incarnation>>,
     /// Those who had an SSD when they joined last, and are expected: they may return with what is on it.
     with_ssd: BTreeMap<BenefactorId, Lends>,
+    /// Those that operators take out.
+    leaving: BTreeSet<BenefactorId>,
+    /// Those that commits may name.
+    lives: BTreeSet<placement::Place>,
     /// When a client was last seen to have put chunks.
     written: Option<Instant>,
     /// The store's leases have been read.
@@ -92,7 +96,8 @@ impl Known {
                 .alive
                 .as_ref()
                 .filter(|alive| is_there(alive))
-                .filter(|_| self.membership.has_lease(member.lends.place.id))?;
+                .filter(|_| self.membership.has_lease(member.lends.place.id))
+                .filter(|_| !self.leaving.contains(&member.lends.place.id))?;
             let lent =
                 |free, of, rate| Lent { free: Bytes::new(free), of: Bytes::new(of), rate, drain: Some(RATES.drain) };
             let memory = lent(alive.credits * CHUNK, alive.of * CHUNK, RATES.memory);
@@ -118,6 +123,8 @@ pub(super) struct Lives {
     pub(super) holds: bool,
     /// Everybody in the newest life unless that is over.
     pub(super) of: BTreeMap<BenefactorId, Option<Incarnation>>,
+    /// Those that operators take out.
+    pub(super) leaving: BTreeSet<BenefactorId>,
     /// When a client was last seen to have put chunks.
     pub(super) written: Option<Instant>,
 }
@@ -128,8 +135,10 @@ impl Members {
         Self(Mutex::new(Known {
             members: BTreeMap::new(),
             membership: Membership::new(config),
-            lives: BTreeMap::new(),
+            newest: BTreeMap::new(),
             with_ssd: BTreeMap::new(),
+            leaving: BTreeSet::new(),
+            lives: BTreeSet::new(),
             written: None,
             looked: false,
             since: tokio::time::Instant::now(),
@@ -155,12 +164,30 @@ impl Members {
     /// See [`Lives`].
     pub(super) fn lives(&self) -> Lives {
         let known = self.known();
-        Lives { now: known.now(), holds: known.membership.holds(), of: known.lives.clone(), written: known.written }
+        Lives {
+            now: known.now(),
+            holds: known.membership.holds(),
+            of: known.newest.clone(),
+            leaving: known.leaving.clone(),
+            written: known.written,
+        }
     }
 
     /// A benefactor in its newest life.
     pub(super) fn newest(&self, id: BenefactorId) -> Option<Member> {
         self.known().members.get(&id).cloned()
+    }
+
+    /// Everybody but one who may be given chunks.
+    pub(super) fn others(&self, than: BenefactorId) -> Vec<Candidate> {
+        let mut candidates = self.known().candidates();
+        candidates.retain(|other| other.place.id != than);
+        candidates
+    }
+
+    /// Those that operators take out, as far as is known.
+    pub(super) fn leaving(&self) -> BTreeSet<BenefactorId> {
+        self.known().leaving.clone()
     }
 
     /// Who else takes a place of columns whose other places are `beside`, but none of `without`.
@@ -243,6 +270,18 @@ impl Members {
         of.into_iter().filter_map(|id| Some((id, known.members.get(&id)?.lends.address.clone()))).collect()
     }
 
+    /// Whether a benefactor is to hear that it is taken out, or that it is not; `None`: it is as it is to be.
+    fn is_to_hear(&self, member: &Member) -> Option<bool> {
+        let known = self.known();
+        let place = member.lends.place;
+        let was_told = member.alive.as_ref().filter(|alive| alive.incarnation == place.incarnation)?.taken_out;
+        match known.leaving.contains(&place.id) {
+            true => (!was_told).then_some(true),
+            // It has a lease, and no life that a commit may name: it was taken back.
+            false => (was_told || known.membership.has_lease(place.id) && !known.lives.contains(&place)).then_some(false),
+        }
+    }
+
     /// Where chunks are to go.
     pub(super) fn place(&self, place: &Place) -> Reply {
         let known = self.known();
@@ -270,17 +309,24 @@ impl Members {
 
 /// Follows leases and probes for ever.
 pub(super) async fn watch(manager: &Arc<Manager>) {
+    let prefixes = [Prefix::Lends, Prefix::Records, Prefix::Leaving, Prefix::Lives];
     loop {
-        if let Ok(read) = manager.store.read(&[], &[Prefix::Lends, Prefix::Records]).await {
+        if let Ok(read) = manager.store.read(&[], &prefixes).await {
             let (mut lends, mut with_ssd) = (Vec::new(), BTreeMap::new());
+            let (mut leaving, mut lives) = (BTreeSet::new(), BTreeSet::new());
             for (key, stored) in read.prefixes.into_iter().flatten() {
                 match (key, stored.value) {
                     (Key::Lends(_), Value::Lends(of)) => lends.push(of),
                     (Key::Record(id), Value::Lends(of)) if of.ssd > Bytes::ZERO => drop(with_ssd.insert(id, of)),
+                    (Key::Leaving(id), _) => drop(leaving.insert(id)),
+                    (Key::Benefactor(_), Value::Benefactor(place)) => drop(lives.insert(place)),
                     _ => {}
                 }
             }
-            manager.members.known().with_ssd = with_ssd;
+            {
+                let mut known = manager.members.known();
+                (known.with_ssd, known.leaving, known.lives) = (with_ssd, leaving, lives);
+            }
             leased(&manager.members, lends, &manager.access);
         }
         probe(manager).await;
@@ -314,10 +360,10 @@ fn leased(members: &Members, leased: Vec<Lends>, access: &Access) {
         tell(&change);
         match change {
             membership::Change::Joined(id, incarnation) | membership::Change::Returned { id, incarnation, .. } => {
-                known.lives.insert(id, Some(incarnation));
+                known.newest.insert(id, Some(incarnation));
             }
             membership::Change::Died(id, _) => {
-                known.lives.insert(id, None);
+                known.newest.insert(id, None);
                 known.members.remove(&id);
             }
             membership::Change::Left(_) | membership::Change::HoldBegan { .. } | membership::Change::HoldEnded => {}
@@ -349,7 +395,11 @@ async fn probe(manager: &Arc<Manager>) {
     };
     let mut probes = tokio::task::JoinSet::new();
     for member in manager.members.all() {
+        let is_leaving = manager.members.is_to_hear(&member);
         probes.spawn(async move {
+            if let Some(is_leaving) = is_leaving {
+                let _ = member.peer.ask::<Benefactor>(chunks::Request::Leaving(is_leaving), Duration::from_secs(1)).await;
+            }
             let asked = member.peer.ask::<Benefactor>(chunks::Request::Probe, Duration::from_secs(1)).await;
             (member.lends.place.id, asked.ok())
         });

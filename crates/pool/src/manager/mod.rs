@@ -8,6 +8,7 @@ mod commits;
 mod copies;
 mod drain;
 mod early;
+mod leaving;
 mod locks;
 mod look;
 mod members;
@@ -44,7 +45,7 @@ pub(crate) use self::answers::groups;
 use self::commits::Commits;
 use self::members::Members;
 pub use self::protocol::{
-    AtTarget, Begin, Begun, Content, Ended, Integrity, Listed, MountStatus, NUMBERS, Once, Place, Reply, Request,
+    AtTarget, Begin, Begun, Content, Ended, Integrity, Leaving, Listed, MountStatus, NUMBERS, Once, Place, Reply, Request,
     Standstill, State, Status, StoreStatus,
 };
 pub(crate) use self::revocations::LOOK as REVOKED_LOOK;
@@ -337,6 +338,9 @@ impl Service for Manager {
             Request::Status => self.status(&by).await,
             Request::Undrained => self.undrained().await,
             Request::Leave(id) => return self.leave(id).await,
+            Request::TakeOut(id) => return self.take_out(id).await,
+            Request::TakeBack(id) => self.take_back(id).await,
+            Request::Leaving(id) => self.leaving(id).await,
             Request::Revoke(token) => self.revoke(token).await,
             Request::Revoked => Ok(Reply::Revoked(self.credentials.revoked.all())),
         };

@@ -126,6 +126,21 @@ pub struct Status {
     pub logs: Vec<(BenefactorId, segments::Report)>,
     /// All mounts.
     pub mounts: Vec<MountStatus>,
+    /// Benefactors that operators take out, and how far that has come.
+    pub leaving: Vec<(BenefactorId, Leaving)>,
+}
+
+/// How far it has come that a benefactor is taken out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leaving {
+    /// Versions of groups that name it: they are moved, or brought to their targets.
+    pub groups: u64,
+    /// About so many bytes of them lie there.
+    pub bytes: u64,
+    /// Writers have there what they have not committed, or it has not said yet whether they do.
+    pub drafts: bool,
+    /// Nobody needs it any more, and nobody ever will unless that is taken back.
+    pub may_go: bool,
 }
 
 /// How a mount's target is.
@@ -226,6 +241,12 @@ pub enum Request {
     Undrained,
     /// Bytes of this version of a file that its target, a bucket, has: from this offset on, so many.
     Fetch(Inode, Version, u64, u32),
+    /// A benefactor is to hold nothing that is needed, and to be given nothing, so that it can go.
+    TakeOut(BenefactorId),
+    /// It stays.
+    TakeBack(BenefactorId),
+    /// How far has it come that a benefactor is taken out?
+    Leaving(BenefactorId),
 }
 
 /// What a manager answers.
@@ -286,6 +307,8 @@ pub enum Reply {
     Fetched(Bytes),
     /// The bucket does not have them, or does not answer: the reason.
     NotFetched(String),
+    /// So far; `None`: it is not taken out.
+    Leaving(Option<Leaving>),
 }
 
 /// What lies at a target alone.
@@ -323,7 +346,8 @@ wire_struct! {
     Place { bytes, protection, media, spread, without, apart }
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
-    Status { benefactors, states, files, journal, drain_bytes_s, integrity, store, logs, mounts }
+    Status { benefactors, states, files, journal, drain_bytes_s, integrity, store, logs, mounts, leaving }
+    Leaving { groups, bytes, drafts, may_go }
     MountStatus { name, target, journal, memory, ssd, standstill }
     Standstill { why, remedy, seconds }
     Integrity { damaged, scrubbed }
@@ -386,6 +410,9 @@ wire_enum! {
         19 = Undrained,
         20 = Before(inode, path),
         21 = Fetch(inode, version, offset, length),
+        22 = TakeOut(id),
+        23 = TakeBack(id),
+        24 = Leaving(id),
     }
     Reply {
         0 = Joined { lease, incarnation, millis, pool },
@@ -411,6 +438,7 @@ wire_enum! {
         20 = Before(paths),
         21 = Fetched(bytes),
         22 = NotFetched(why),
+        23 = Leaving(how),
     }
 }
 
@@ -439,6 +467,9 @@ impl Method for Request {
             Self::Whole(_) => "/surgetank.pool.Manager/Whole",
             Self::Undrained => "/surgetank.pool.Manager/Undrained",
             Self::Fetch(..) => "/surgetank.pool.Manager/Fetch",
+            Self::TakeOut(_) => "/surgetank.pool.Manager/TakeOut",
+            Self::TakeBack(_) => "/surgetank.pool.Manager/TakeBack",
+            Self::Leaving(_) => "/surgetank.pool.Manager/Leaving",
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Table};
-use surgetank_pool_core::id::{BenefactorId, Incarnation, MountId, Revision};
+use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, Revision};
 use surgetank_pool_core::meta::operation::Operation;
 use surgetank_pool_core::meta::{Durability, Group, Key, Node, Prefix, Value};
 use surgetank_pool_core::placement::{Media, Place, Stripe};
@@ -86,6 +86,12 @@ impl Repairs {
         self.brought.values().flatten().copied().collect()
     }
 
+    /// Files of which benefactors have something that are taken out.
+    pub(super) fn on_leaving(&self, manager: &Manager) -> BTreeSet<Inode> {
+        let leaving = manager.members.leaving();
+        leaving.iter().flat_map(|id| self.repair.on(*id)).map(|of| of.group.inode).collect()
+    }
+
     /// Waits until a copy is made, or could not be made.
     pub(super) async fn ended(&mut self, manager: &Manager) {
         let Some(ended) = self.jobs.join_next().await else { return std::future::pending().await };
@@ -129,7 +135,7 @@ impl Repairs {
             let number = u64::MAX - self.refetches;
             self.brought.insert(number, vec![(of, id)]);
             self.jobs.spawn(async move {
-                let done = work.fetch(of, &wanted, id, Need::Damaged).await;
+                let done = work.fetch(of, &wanted, Some(id), Need::Damaged).await;
                 match &done {
                     Ok(lacking) if lacking.is_empty() => {
                         tracing::info!("{} damaged chunks of benefactor {id} are whole again", wanted.len());
@@ -235,6 +241,7 @@ impl Repairs {
     async fn look_at_lives(&mut self, manager: &Manager) -> Instant {
         let lives = manager.members.lives();
         self.repair.hold(lives.holds);
+        self.repair.leave(lives.leaving);
         if let Some(written) = lives.written {
             self.repair.foreground(written);
         }
@@ -397,8 +404,8 @@ enum NotBrought {
 /// What chunks are brought for.
 #[derive(Clone, Copy, Debug)]
 enum Need<'a> {
-    /// A place is taken over in these columns: all of its chunks are brought, or none.
-    Place(Place, &'a BTreeSet<usize>),
+    /// A place is taken over in these columns: all of its chunks are brought, or none. It may have them itself.
+    Place { place: Place, columns: &'a BTreeSet<usize>, is_there: bool },
     /// Damaged ones are to be whole again: those of which no copy is whole are left.
     Damaged,
 }
@@ -429,8 +436,9 @@ impl Work {
 
     /// Has the chunks of the job's place in these columns fetched, and the new place recorded.
     async fn bring(&self, job: &Job, columns: &BTreeSet<usize>) -> Result<(), NotBrought> {
-        let (wanted, need) = (wanted(job, &self.group, columns), Need::Place(job.instead_of, columns));
-        let lacking = self.fetch(job.of, &wanted, job.instead_of.id, need).await?;
+        let (place, is_there) = (job.instead_of, job.is_there);
+        let (wanted, need) = (wanted(job, &self.group, columns), Need::Place { place, columns, is_there });
+        let lacking = self.fetch(job.of, &wanted, (!is_there).then_some(place.id), need).await?;
         debug_assert!(lacking.is_empty(), "nobody takes a place over with less than all of it");
         match relocate(&self.manager, job.of, Some(columns), job.instead_of, self.to.lends.place).await? {
             true => Ok(()),
@@ -443,7 +451,7 @@ impl Work {
         &self,
         of: Of,
         wanted: &BTreeMap<u32, usize>,
-        except: BenefactorId,
+        except: Option<BenefactorId>,
         need: Need<'_>,
     ) -> Result<Vec<u32>, NotBrought> {
         if let Some(parity) = self.group.layout.parity {
@@ -457,7 +465,7 @@ impl Work {
             let next = tokio::time::Instant::now() + self.rate().time_for(bytes);
             let copied = self.copy(of, batch.to_vec(), &sources).await?;
             lacking.extend(batch.iter().map(|(chunk, _)| *chunk).filter(|chunk| !copied.contains_key(chunk)));
-            if matches!(need, Need::Place(..)) && !lacking.is_empty() {
+            if matches!(need, Need::Place { .. }) && !lacking.is_empty() {
                 return Err(NotBrought::NoSource);
             }
             brought.extend(copied);
@@ -534,13 +542,18 @@ impl Work {
     }
 
     /// Chunks of a group, as the places of their columns have them, and where.
-    async fn part(&self, of: Of, wanted: &BTreeMap<u32, usize>, except: BenefactorId) -> Result<Part, NotBrought> {
+    async fn part(
+        &self,
+        of: Of,
+        wanted: &BTreeMap<u32, usize>,
+        except: Option<BenefactorId>,
+    ) -> Result<Part, NotBrought> {
         let (mut part, mut sources) = (Vec::new(), Vec::new());
         let columns: BTreeSet<usize> = wanted.values().copied().collect();
         for at in columns {
             let mut found: BTreeMap<u32, VecDeque<(Entry, u16)>> = BTreeMap::new();
             let places = &self.group.layout.columns[at].places;
-            for place in places.iter().filter(|place| place.id != except) {
+            for place in places.iter().filter(|place| Some(place.id) != except) {
                 let Some(member) = self.manager.members.newest(place.id) else { continue };
                 let Some(table) = member.table((of.group, of.version, of.by)).await else { continue };
                 let source = u16::try_from(sources.len()).map_err(|_| NotBrought::NoSource)?;

@@ -43,6 +43,9 @@ pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
             Request::Join(_)
             | Request::Begin(_)
             | Request::Leave(_)
+            | Request::TakeOut(_)
+            | Request::TakeBack(_)
+            | Request::Leaving(_)
             | Request::Revoke(..)
             | Request::Revoked
             | Request::Undrained,

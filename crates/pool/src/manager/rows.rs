@@ -85,6 +85,11 @@ impl Rows {
         (there >= needed).then_some(Lost { chunk, entry, row })
     }
 
+    /// What a chunk is, and where it is.
+    pub(super) fn source(&self, chunk: u32) -> Option<(Entry, u16)> {
+        Some((*self.known.get(&chunk)?, *self.at.get(&chunk)?))
+    }
+
     /// Whether somebody's table has a chunk, whole or damaged.
     pub(super) fn is_there(&self, chunk: u32) -> bool {
         self.at.contains_key(&chunk)

@@ -46,7 +46,7 @@ pub(super) async fn run(manager: &Arc<Manager>) {
         }
         let Some(repairs) = &mut repairs else { continue };
         let swept = async {
-            seen = files(manager, seen).await?;
+            seen = files(manager, seen, &repairs.on_leaving(manager)).await?;
             locks::sweep(manager).await?;
             chunks(manager, repairs).await?;
             repairs.look(manager).await
@@ -65,11 +65,11 @@ pub(super) async fn run(manager: &Arc<Manager>) {
 }
 
 /// Looks at all files if anything changed: files whose writers are gone, unlinked ones that nobody has open, and, if benefactors are short
-/// of room, those that the target has.
-async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailable> {
+/// of room, those that the target has; so do those that lie at benefactors which are taken out (`leaving`).
+async fn files(manager: &Manager, seen: Revision, leaving: &BTreeSet<Inode>) -> Result<Revision, Unavailable> {
     let short = manager.members.are_short();
     let read = manager.store.read(&[], &[Prefix::Nodes, Prefix::AllWriters]).await?;
-    if read.revision <= seen && !short {
+    if read.revision <= seen && !short && leaving.is_empty() {
         return Ok(seen);
     }
     let [nodes, writers] = &read.prefixes[..] else { return Ok(seen) };
@@ -104,7 +104,8 @@ async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailabl
             _ => {}
         }
     }
-    if short {
+    drained.retain(|(.., inode)| short || leaving.contains(inode));
+    if !drained.is_empty() {
         drained.sort_unstable();
         for (.., inode) in drained {
             manager.commits.perform(&Operation::Evict { inode, changes: manager.number()? }).await?;

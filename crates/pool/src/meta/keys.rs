@@ -36,6 +36,7 @@ pub(super) fn of_key(key: &Key) -> Vec<u8> {
         Key::Revoked(token) => spelt(b'x', &[&token.to_be_bytes()]),
         Key::Fingerprint => spelt(b'f', &[]),
         Key::Record(id) => spelt(b'B', &[&id.0.to_be_bytes()]),
+        Key::Leaving(id) => spelt(b'L', &[&id.0.to_be_bytes()]),
         Key::Receipt(of, number) => spelt(b'r', &[&of.to_be_bytes(), &number.to_be_bytes()]),
     }
 }
@@ -45,6 +46,8 @@ pub(super) fn of_prefix(prefix: Prefix) -> Vec<u8> {
     match prefix {
         Prefix::Lends => spelt(b'l', &[]),
         Prefix::Records => spelt(b'B', &[]),
+        Prefix::Lives => spelt(b'b', &[]),
+        Prefix::Leaving => spelt(b'L', &[]),
         Prefix::Sessions => spelt(b's', &[]),
         Prefix::Revoked => spelt(b'x', &[]),
         Prefix::Mounts => spelt(b'm', &[]),
@@ -95,6 +98,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Key, Malformed> {
         b'x' => Key::Revoked(number(from)?),
         b'f' => Key::Fingerprint,
         b'B' => Key::Record(BenefactorId(number_32(from)?)),
+        b'L' => Key::Leaving(BenefactorId(number_32(from)?)),
         b'r' => Key::Receipt(number(from)?, number(from)?),
         _ => return Err(Malformed),
     };
@@ -147,6 +151,7 @@ mod tests {
             Key::Revoked(7),
             Key::Fingerprint,
             Key::Record(BenefactorId(7)),
+            Key::Leaving(BenefactorId(7)),
             Key::Receipt(3, 4),
         ]
     }
@@ -170,6 +175,8 @@ mod tests {
             Prefix::Lends,
             Prefix::Revoked,
             Prefix::Records,
+            Prefix::Lives,
+            Prefix::Leaving,
             Prefix::Sessions,
             Prefix::Mounts,
             Prefix::Nodes,

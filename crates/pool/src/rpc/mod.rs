@@ -8,6 +8,7 @@ mod address;
 mod connection;
 mod listener;
 mod peer;
+mod protocol;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -24,6 +25,7 @@ use tonic::{Request, Response, Status};
 pub use self::address::{BadAddress, advertised, check};
 pub use self::listener::Listener;
 pub use self::peer::Peer;
+pub use self::protocol::PROTOCOL;
 use crate::security::revoked::Revoked;
 use crate::security::token::{Claims, Key, now};
 use crate::wire::Wire;
@@ -134,7 +136,11 @@ impl<S: Service> UnaryService<S::Request> for Admitted<S> {
 
     fn call(&mut self, request: Request<S::Request>) -> Self::Future {
         let (service, by) = (Arc::clone(&self.service), self.by.clone());
-        Box::pin(async move { service.answer(by, request.into_inner()).await.map(Response::new) })
+        Box::pin(async move {
+            let mut response = Response::new(service.answer(by, request.into_inner()).await?);
+            response.metadata_mut().insert(protocol::HEADER, PROTOCOL.into());
+            Ok(response)
+        })
     }
 }
 
@@ -159,6 +165,10 @@ impl<S: Service> Tower<http::Request<tonic::body::Body>> for Served<S> {
                     return Ok(Status::new(rejected.code(), rejected.to_string()).into_http());
                 }
             };
+            let header = request.headers().get(protocol::HEADER).map(|header| header.to_str().unwrap_or(""));
+            if let Err(why) = protocol::check("the caller", header) {
+                return Ok(Status::unimplemented(why).into_http());
+            }
             let codec = WireCodec::<S::Reply, S::Request>::default();
             let mut grpc = tonic::server::Grpc::new(codec).max_decoding_message_size(MESSAGE_MAX);
             Ok(grpc.unary(Admitted { service, by }, request).await)

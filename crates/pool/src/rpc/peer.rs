@@ -16,11 +16,11 @@ use tokio_rustls::TlsConnector;
 use tonic::codegen::{Service as Tower, http};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Status};
 
 use super::address::{BadAddress, allowed, parts};
 use super::connection::{Connection, Why};
-use super::{FRAME, MESSAGE_MAX, Service, WINDOWS, WireCodec};
+use super::{FRAME, MESSAGE_MAX, PROTOCOL, Service, WINDOWS, WireCodec, protocol};
 use crate::security::{Access, tls};
 
 /// Connections to each server: one alone is bound to one core.
@@ -34,6 +34,7 @@ pub struct Peer {
     channels: Arc<[Channel]>,
     next: Arc<AtomicUsize>,
     token: MetadataValue<Ascii>,
+    text: Arc<str>,
     why: Arc<Why>,
 }
 
@@ -50,7 +51,8 @@ impl Peer {
             None => Some(allowed(text, false)?),
         };
         let why = Arc::<Why>::default();
-        let connector = Connector { text: text.into(), fixed, access: Arc::new(access.clone()), why: Arc::clone(&why) };
+        let text: Arc<str> = text.into();
+        let connector = Connector { text: Arc::clone(&text), fixed, access: Arc::new(access.clone()), why: Arc::clone(&why) };
         let endpoint = Endpoint::from_shared(format!("http://{text}"))
             .map_err(|_| unreadable())?
             .initial_connection_window_size(WINDOWS.0)
@@ -62,7 +64,7 @@ impl Peer {
         let mut token: MetadataValue<Ascii> = access.token.to_text().parse().map_err(|_| unreadable())?;
         // It is shown by no log, and kept in no table of the connection.
         token.set_sensitive(true);
-        Ok(Self { channels, next: Arc::default(), token, why })
+        Ok(Self { channels, next: Arc::default(), token, text, why })
     }
 
     /// Asks, and waits at most that long for the reply.
@@ -75,6 +77,7 @@ impl Peer {
         let method = http::uri::PathAndQuery::from_static(super::Method::method(&request));
         let mut request = Request::new(request);
         request.metadata_mut().insert("authorization", self.token.clone());
+        request.metadata_mut().insert(protocol::HEADER, PROTOCOL.into());
         let failed = |error: &dyn Error| Status::unavailable(self.why.get().unwrap_or_else(|| deepest(error)));
         let exchange = async {
             grpc.ready().await.map_err(|error| failed(&error))?;
@@ -82,9 +85,15 @@ impl Peer {
             match grpc.unary(request, method, codec).await {
                 // What the server says has no source.
                 Err(status) if status.source().is_some() => Err(failed(&status)),
-                answer => {
+                Err(status) => {
                     self.why.set(None);
-                    answer.map(Response::into_inner)
+                    Err(status)
+                }
+                Ok(answer) => {
+                    self.why.set(None);
+                    let header = answer.metadata().get(protocol::HEADER).map(|header| header.to_str().unwrap_or(""));
+                    protocol::check(&self.text, header).map_err(Status::unimplemented)?;
+                    Ok(answer.into_inner())
                 }
             }
         };

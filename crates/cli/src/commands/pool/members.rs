@@ -112,7 +112,7 @@ pub struct Benefactor {
   surgetank pool leave 3 pool://node1 --token key --certificates pki/login1
 
 The pool expects a benefactor that had an SSD to return with what is on it, until this is said. Files that nobody else has count as \
-lost then. To lose nothing, start it with --leaving first, and end it once everything is drained.")]
+lost then. To lose nothing, say `surgetank pool drain N --wait` first, and end it once it may go.")]
 pub struct Leave {
     /// The benefactor's number, as `surgetank pool status` shows it
     #[arg(value_name = "N")]
@@ -233,6 +233,8 @@ fn end(benefactor: &mut BenefactorProcess, interrupt: &Interrupt) -> Result<(), 
         };
         match benefactor.undrained(|| silent("no manager answers"), is_over) {
             Some(Ok(0)) => return Ok(()),
+            // One that was taken out waits for nobody once it is empty.
+            Some(Ok(_)) if benefactor.may_go(is_over) => return Ok(()),
             Some(Ok(_)) if !std::mem::replace(&mut told_undrained, true) => output::note(
                 "surgetank: the pool has files that are not drained: this benefactor ends when they are, or at a second signal",
             ),

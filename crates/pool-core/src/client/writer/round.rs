@@ -276,10 +276,10 @@ fn send(
     own: &BTreeMap<Instance, (u32, u32)>,
     effects: &mut VecDeque<Effect>,
 ) -> Option<(u32, u32)> {
-    let holders: Vec<(Place, BTreeSet<Instance>)> = column
-        .seats
-        .iter()
-        .filter(|seat| seat.alive)
+    let may_be_named = column.seats.iter().filter(|seat| seat.alive);
+    let others = column.seats.iter().filter(|seat| !seat.alive && seat.readable);
+    let holders: Vec<(Place, BTreeSet<Instance>)> = may_be_named
+        .chain(others)
         .map(|seat| (seat.place, seat.stored.iter().filter(|instance| !own.contains_key(instance)).copied().collect()))
         .collect();
     for seat in column.seats.iter_mut().filter(|seat| seat.alive && seat.not_before <= now) {

@@ -41,6 +41,8 @@ pub struct Faults {
     pub lost_writers: BTreeSet<Inode>,
     /// Whether this run has power cuts of everybody.
     power_cuts: bool,
+    /// A benefactor that is taken out; one in each run goes at most.
+    pub taken_out: Option<BenefactorId>,
 }
 
 impl Faults {
@@ -102,6 +104,7 @@ impl World {
                 wounded: None,
                 lost_writers: BTreeSet::new(),
                 power_cuts,
+                taken_out: None,
             },
             history: History::new(seed, caches),
             numbers: 1000,
@@ -164,6 +167,7 @@ impl World {
             }
             26 | 27 if !self.faults.store_gone => self.lose_all_leases(),
             28 if self.faults.power_cuts => self.cut_power(),
+            29..=31 => self.take_out(id),
             _ => {}
         }
     }

@@ -227,6 +227,9 @@ impl World {
                 _ => None,
             };
             former.into_iter().for_each(|former| self.store.end(lease_of_place(former)));
+            if self.is_leaving(place.id) {
+                continue;
+            }
             self.put(vec![Write::PutLeased(
                 Key::Benefactor(place.id),
                 Value::Benefactor(place),

@@ -8,6 +8,7 @@ mod clients;
 mod drains;
 mod faults;
 mod history;
+mod leaving;
 mod linear;
 mod managers;
 mod nodes;
@@ -117,6 +118,9 @@ pub struct Report {
     pub evicted: u64,
     pub failed_handles: u64,
     pub lost: u64,
+    /// Benefactors that were taken out, and those that went.
+    pub leaving: u64,
+    pub left: u64,
 }
 
 impl<'a> std::ops::AddAssign<&'a Report> for Report {
@@ -138,6 +142,8 @@ impl<'a> std::ops::AddAssign<&'a Report> for Report {
             evicted,
             failed_handles,
             lost,
+            leaving,
+            left,
         } = other;
         self.runs += runs;
         self.commits += commits;
@@ -155,6 +161,8 @@ impl<'a> std::ops::AddAssign<&'a Report> for Report {
         self.evicted += evicted;
         self.failed_handles += failed_handles;
         self.lost += lost;
+        self.leaving += leaving;
+        self.left += left;
     }
 }
 
@@ -256,6 +264,7 @@ impl World {
     fn tick(&mut self) {
         self.tick_faults();
         self.tick_leases();
+        self.tick_leaving();
         self.tick_clients();
         self.observe();
         self.tick_managers();
@@ -329,7 +338,7 @@ impl World {
 
     /// All files are closed, have their copies, and are at the target.
     fn is_drained(&self) -> Result<(), String> {
-        if self.nodes.values().any(|node| node.holdings.is_none()) {
+        if self.nodes.values().any(|node| node.holdings.is_none() && !node.gone) {
             return Err("a benefactor has not come back".to_owned());
         }
         if self.clients.iter().any(|client| !client.is_idle()) {
@@ -353,7 +362,7 @@ impl World {
         let nodes = all_keys(&self.store).filter(|(key, _)| matches!(key, Key::Node(_))).count();
         if nodes > 1 {
             let left = all_keys(&self.store)
-                .filter(|(key, _)| !matches!(key, Key::Benefactor(_)))
+                .filter(|(key, _)| !matches!(key, Key::Benefactor(_) | Key::Leaving(_)))
                 .map(|(key, stored)| (key, &stored.value));
             return Err(format!("{nodes} nodes are left: {:?}", left.collect::<Vec<_>>()));
         }

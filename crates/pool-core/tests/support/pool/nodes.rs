@@ -50,6 +50,8 @@ pub struct Node {
     /// Whoever waits until a chunk is on SSD.
     waiting: BTreeMap<Instance, Vec<usize>>,
     pub leased: bool,
+    /// It was taken out, and was told that it may go.
+    pub gone: bool,
     /// It cannot reach the store until then, and renews no lease.
     pub cut_off: Instant,
     pub lease_until: Instant,
@@ -71,6 +73,7 @@ impl Node {
             log: BTreeMap::new(),
             waiting: BTreeMap::new(),
             leased: false,
+            gone: false,
             cut_off: Instant::ZERO,
             lease_until: Instant::ZERO,
             slow: (1, Instant::ZERO),
@@ -135,7 +138,7 @@ impl World {
     }
 
     pub(super) fn start_node(&mut self, id: BenefactorId) {
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.holdings.is_none()) else { return };
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.holdings.is_none() && !node.gone) else { return };
         node.incarnation += 1;
         let incarnation = Incarnation(node.incarnation);
         let Ok(buffers) = Buffers::new(node.memory_chunks * u64::from(CHUNK), CHUNK.into()) else { return };

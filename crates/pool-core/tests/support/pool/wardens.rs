@@ -147,6 +147,8 @@ impl World {
         }
         self.watch_leases();
         self.watch_groups();
+        let leaving = self.nodes.keys().copied().filter(|id| self.is_leaving(*id)).collect();
+        self.warden.repair.leave(leaving);
         let now = self.now;
         self.warden.membership.tick(now);
         while let Some((id, _)) = self.warden.membership.next_probe(now) {
@@ -190,12 +192,15 @@ impl World {
     }
 
     fn watch_leases(&mut self) {
-        let alive: BTreeMap<BenefactorId, Incarnation> = super::all_keys(&self.store)
+        let mut alive: BTreeMap<BenefactorId, Incarnation> = super::all_keys(&self.store)
             .filter_map(|(key, stored)| match (key, &stored.value) {
                 (Key::Benefactor(id), Value::Benefactor(place)) => Some((*id, place.incarnation)),
                 _ => None,
             })
             .collect();
+        // Those that leave have a lease, and no life that a commit may name.
+        let leaving = self.nodes.values().filter(|node| node.leased && self.is_leaving(node.id));
+        alive.extend(leaving.map(|node| (node.id, Incarnation(node.incarnation))));
         let now = self.now;
         let Warden { membership, leased, .. } = &mut self.warden;
         for (id, incarnation) in leased.iter().filter(|(id, incarnation)| alive.get(id) != Some(incarnation)) {

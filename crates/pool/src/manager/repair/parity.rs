@@ -3,7 +3,7 @@
 //! What takes a place over makes its chunks itself, from members that it fetches. The pace is that of copies: it counts what is made, of which the
 //! data chunks of a row are fetched for each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use surgetank_pool_core::benefactor::holdings::Table;
 use surgetank_pool_core::id::Incarnation;
@@ -27,22 +27,26 @@ impl Work {
     ) -> Result<Vec<u32>, NotBrought> {
         let (layout, table_of) = (&self.group.layout, (of.group, of.version, of.by));
         let except = match need {
-            Need::Place(place, _) => Some(place.id),
+            Need::Place { place, is_there: false, .. } => Some(place.id),
             // It may have others that are not damaged.
-            Need::Damaged => None,
+            Need::Place { .. } | Need::Damaged => None,
         };
         let rows = Rows::read(&self.manager, table_of, (layout, parity), except).await;
+        let (is_place, sources) = (matches!(need, Need::Place { .. }), rows.sources());
+        let there = match need {
+            Need::Place { is_there: true, .. } => self.copy_of(table_of, &rows, wanted, &sources).await?,
+            Need::Place { .. } | Need::Damaged => Table::new(),
+        };
         let (mut lost, mut lacking) = (Vec::new(), Vec::new());
-        for chunk in wanted.keys() {
+        for chunk in wanted.keys().filter(|chunk| !there.contains_key(chunk)) {
             match rows.lost(*chunk) {
                 Some(of) => lost.push(of),
                 None => lacking.push(*chunk),
             }
         }
         let mut brought = Table::new();
-        let sources = rows.sources();
         for batch in lost.chunks(BATCH) {
-            if except.is_some() && !lacking.is_empty() {
+            if is_place && !lacking.is_empty() {
                 return Err(NotBrought::NoSource);
             }
             let bytes = batch.iter().map(|lost| u64::from(lost.entry.length)).sum();
@@ -52,14 +56,33 @@ impl Work {
             brought.extend(made);
             sleep_until(next).await;
         }
-        if !lacking.is_empty() && (except.is_some() || brought.is_empty()) {
+        if !lacking.is_empty() && (is_place || brought.is_empty()) {
             return Err(NotBrought::NoSource);
         }
-        if let Need::Place(place, columns) = need {
+        if let Need::Place { place, columns, .. } = need {
             let all = taken_over(layout, place, columns, self.group.present(), &rows.known);
             brought = all.ok_or(NotBrought::NoSource)?;
         }
         self.adopt(table_of, brought).await.map(|()| lacking)
+    }
+
+    /// Has members fetched from where they are; those that were.
+    async fn copy_of(
+        &self,
+        of: TableOf,
+        rows: &Rows,
+        wanted: &BTreeMap<u32, usize>,
+        sources: &[(String, Incarnation)],
+    ) -> Result<Table, NotBrought> {
+        let at = |chunk: &u32| Some((*chunk, VecDeque::from([rows.source(*chunk)?])));
+        let (part, mut copied): (Vec<_>, _) = (wanted.keys().filter_map(at).collect(), Table::new());
+        for batch in part.chunks(BATCH) {
+            let bytes = batch.iter().filter_map(|(_, from)| Some(u64::from(from.front()?.0.length))).sum();
+            let next = Instant::now() + self.rate().time_for(bytes);
+            copied.extend(self.copy(of, batch.to_vec(), sources).await?);
+            sleep_until(next).await;
+        }
+        Ok(copied)
     }
 
     /// Has chunks made; those that were.
