@@ -105,7 +105,9 @@ pub enum Refused {
         media: Media,
     },
     /// The others have too little room.
-    #[error("it has {has} that no target has yet, and the others have room for {free}: wait until more is drained, or let another one join first")]
+    #[error(
+        "it has {has} that no target has yet, and the others have room for {free}: wait until more is drained, or let another one join first"
+    )]
     Room {
         /// What is to be moved.
         has: Bytes,

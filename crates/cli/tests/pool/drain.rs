@@ -34,7 +34,9 @@ fn a_benefactor_is_drained_by_a_command_that_is_said_again_and_ends_though_its_p
     let first = answer(&["1"]);
     assert_eq!(first["benefactor"], "1");
     assert!(first["leaving"].is_object(), "{first}");
-    let states = |status: &Value| status["benefactors"].as_array().unwrap().iter().map(|of| of["state"].clone()).collect::<Vec<_>>();
+    let states = |status: &Value| {
+        status["benefactors"].as_array().unwrap().iter().map(|of| of["state"].clone()).collect::<Vec<_>>()
+    };
     until("it is seen", || states(&pool.status())[0] == "leaving");
     // Its manager is killed, and begins anew.
     let at = pool.at().to_owned();
@@ -42,7 +44,10 @@ fn a_benefactor_is_drained_by_a_command_that_is_said_again_and_ends_though_its_p
     pool.manager.0.wait().unwrap();
     (pool.manager, _) = Started::new(&["pool", "manager", "--directory", &pool.place.text("pool"), "--listen", &at]);
     let last = answer(&["1", "--wait", "--timeout", "60 s"]);
-    assert_eq!(last["leaving"], serde_json::json!({"groups_left": 0, "left_gib": 0.0, "uncommitted": false, "may_go": true}));
+    assert_eq!(
+        last["leaving"],
+        serde_json::json!({"groups_left": 0, "left_gib": 0.0, "uncommitted": false, "may_go": true})
+    );
     let people = done(&["pool", "status", &address, "--token", &key]);
     assert!(people.contains("leaving (may go)"), "{people}");
     let (code, told) = refused(&["pool", "drain", "2", &address, "--token", &key]);

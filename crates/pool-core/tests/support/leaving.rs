@@ -64,7 +64,8 @@ impl World {
         let real = (0..3 + random.below(4))
             .map(|id| (BenefactorId(number(id)), Real { life: 1 + random.below(3), away: false, has: BTreeSet::new() }))
             .collect();
-        let mut world = Self { random, now: Instant::ZERO, repair, real, groups: BTreeMap::new(), leaving: BTreeSet::new() };
+        let mut world =
+            Self { random, now: Instant::ZERO, repair, real, groups: BTreeMap::new(), leaving: BTreeSet::new() };
         for index in 0..1 + world.random.below(6) {
             world.group(number(index));
         }
@@ -75,7 +76,8 @@ impl World {
     }
 
     fn group(&mut self, index: u32) {
-        let of = Of { group: GroupOf { inode: Inode(7), group: index }, version: Version::NONE.next(), by: SessionId(1) };
+        let of =
+            Of { group: GroupOf { inode: Inode(7), group: index }, version: Version::NONE.next(), by: SessionId(1) };
         let mut ids: Vec<BenefactorId> = self.real.keys().copied().collect();
         let copies = 1 + self.random.below(2);
         let mut columns = Vec::new();
@@ -146,7 +148,8 @@ impl World {
             let to = self.substitute(&job.layout).filter(|_| self.random_good());
             // It is made of any place that has it, or of the one that leaves.
             let others = job.layout.places().into_iter().filter(|place| place.id != job.instead_of.id || job.is_there);
-            let is_somewhere = { others }.any(|place| !self.real[&place.id].away && self.real[&place.id].has.contains(&job.of));
+            let is_somewhere =
+                { others }.any(|place| !self.real[&place.id].away && self.real[&place.id].has.contains(&job.of));
             match to.filter(|_| is_somewhere) {
                 Some(to) => {
                     self.real.get_mut(&to.id).into_iter().for_each(|real| real.has.extend([job.of]));

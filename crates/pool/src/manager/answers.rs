@@ -70,7 +70,9 @@ impl Manager {
             // Of two that join at a time one is refused by this.
             Some(leaving) => {
                 compares.push(Compare::Modified(mark, leaving.modified));
-                compares.push(lent.map_or(Compare::Absent(of_lends.clone()), |lent| Compare::Modified(of_lends, lent.modified)));
+                compares.push(
+                    lent.map_or(Compare::Absent(of_lends.clone()), |lent| Compare::Modified(of_lends, lent.modified)),
+                );
             }
         }
         match self.store.commit(&Transaction { compares, writes }).await {

@@ -26,13 +26,15 @@ impl Manager {
     pub(super) async fn take_out(&self, id: BenefactorId) -> Result<Reply, Refused> {
         let unavailable = |error: Unavailable| Refused::unavailable(error.to_string());
         let keys = [Key::Benefactor(id), Key::Lends(id), Key::Leaving(id)];
-        let prefixes = [Prefix::AllGroups, Prefix::Nodes, Prefix::Mounts, Prefix::Lends];
+        let prefixes = [Prefix::AllGroups, Prefix::Nodes, Prefix::Mounts, Prefix::Lends, Prefix::Leaving];
         let read = self.store.read(&keys, &prefixes).await.map_err(unavailable)?;
         let life = match &read.keys[..] {
             [_, _, Some(_)] => return Ok(Reply::Done),
             [Some(life), Some(_), None] => life.clone(),
             [_, Some(_), None] => {
-                return Err(Refused::failed_precondition(format!("benefactor {id} is just joining: say it again in a moment")));
+                return Err(Refused::failed_precondition(format!(
+                    "benefactor {id} is just joining: say it again in a moment"
+                )));
             }
             _ => {
                 return Err(Refused::failed_precondition(format!(
@@ -42,10 +44,15 @@ impl Manager {
             }
         };
         let others = self.members.others(id);
+        if others.is_empty() {
+            return Err(Refused::unavailable(format!(
+                "this manager knows of no benefactor but {id} that takes chunks: let another one join first"
+            )));
+        }
         let stored: Vec<(Key, Stored)> = read.prefixes.into_iter().flatten().collect();
-        Held::of(id, &stored).leaves(&others).map_err(|why| {
-            Refused::failed_precondition(format!("benefactor {id} cannot be taken out: {why}"))
-        })?;
+        Held::of(id, &stored)
+            .leaves(&others)
+            .map_err(|why| Refused::failed_precondition(format!("benefactor {id} cannot be taken out: {why}")))?;
         let transaction = mark(id, &life);
         match self.commit(transaction.compares, transaction.writes).await.map_err(unavailable)? {
             true => Ok(Reply::Done),
@@ -101,15 +108,17 @@ struct Held {
     moves: Vec<Move>,
     /// Mounts that have files on their way, and how these are protected.
     mounts: Vec<(String, Protection, Media)>,
-    /// Domains of those that lend, but for it.
+    /// Domains of those that lend, but for it and others that leave.
     domains: BTreeMap<BenefactorId, Domain>,
 }
 
 impl Held {
     fn of(id: BenefactorId, stored: &[(Key, Stored)]) -> Self {
         let (mut mounts, mut domains, mut files) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut leaving = BTreeSet::from([id]);
         for (key, stored) in stored {
             match (key, &stored.value) {
+                (Key::Leaving(other), _) => leaving.extend([*other]),
                 (Key::Mount(mount), Value::Mount(of)) => drop(mounts.insert(*mount, of)),
                 (Key::Lends(other), Value::Lends(Lends { domain, .. })) => drop(domains.insert(*other, *domain)),
                 (Key::Node(inode), Value::Node(node)) => match node.kind {
@@ -136,7 +145,7 @@ impl Held {
             Some((of.name.clone(), protection, media))
         };
         let mounts = on_their_way.iter().filter_map(of_mount).collect();
-        domains.remove(&id);
+        domains.retain(|other, _| !leaving.contains(other));
         Self { moves, mounts, domains }
     }
 

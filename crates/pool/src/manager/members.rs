@@ -278,7 +278,9 @@ impl Members {
         match known.leaving.contains(&place.id) {
             true => (!was_told).then_some(true),
             // It has a lease, and no life that a commit may name: it was taken back.
-            false => (was_told || known.membership.has_lease(place.id) && !known.lives.contains(&place)).then_some(false),
+            false => {
+                (was_told || known.membership.has_lease(place.id) && !known.lives.contains(&place)).then_some(false)
+            }
         }
     }
 
@@ -398,7 +400,8 @@ async fn probe(manager: &Arc<Manager>) {
         let is_leaving = manager.members.is_to_hear(&member);
         probes.spawn(async move {
             if let Some(is_leaving) = is_leaving {
-                let _ = member.peer.ask::<Benefactor>(chunks::Request::Leaving(is_leaving), Duration::from_secs(1)).await;
+                let _ =
+                    member.peer.ask::<Benefactor>(chunks::Request::Leaving(is_leaving), Duration::from_secs(1)).await;
             }
             let asked = member.peer.ask::<Benefactor>(chunks::Request::Probe, Duration::from_secs(1)).await;
             (member.lends.place.id, asked.ok())

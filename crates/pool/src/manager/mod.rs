@@ -45,8 +45,8 @@ pub(crate) use self::answers::groups;
 use self::commits::Commits;
 use self::members::Members;
 pub use self::protocol::{
-    AtTarget, Begin, Begun, Content, Ended, Integrity, Leaving, Listed, MountStatus, NUMBERS, Once, Place, Reply, Request,
-    Standstill, State, Status, StoreStatus,
+    AtTarget, Begin, Begun, Content, Ended, Integrity, Leaving, Listed, MountStatus, NUMBERS, Once, Place, Reply,
+    Request, Standstill, State, Status, StoreStatus,
 };
 pub(crate) use self::revocations::LOOK as REVOKED_LOOK;
 use self::rights::Within;

@@ -52,7 +52,8 @@ impl Peer {
         };
         let why = Arc::<Why>::default();
         let text: Arc<str> = text.into();
-        let connector = Connector { text: Arc::clone(&text), fixed, access: Arc::new(access.clone()), why: Arc::clone(&why) };
+        let connector =
+            Connector { text: Arc::clone(&text), fixed, access: Arc::new(access.clone()), why: Arc::clone(&why) };
         let endpoint = Endpoint::from_shared(format!("http://{text}"))
             .map_err(|_| unreadable())?
             .initial_connection_window_size(WINDOWS.0)

@@ -120,7 +120,9 @@ fn a_benefactor_that_begins_anew_while_it_is_taken_out_is_given_nothing_and_its_
         pool.restart_benefactor(0);
         until("it is back", async || {
             let alive = client.status().await.unwrap().states;
-            alive.iter().any(|(lends, state, _)| lends.place.id.0 == 0 && lends.place.incarnation > before.incarnation && *state == State::Leaving)
+            alive.iter().any(|(lends, state, _)| {
+                lends.place.id.0 == 0 && lends.place.incarnation > before.incarnation && *state == State::Leaving
+            })
         })
         .await;
         assert!(how(&pool, 0).await.unwrap().groups > 0, "it was in the middle of it");
@@ -207,12 +209,12 @@ fn who_writes_on_while_benefactors_are_taken_out_and_back_loses_nothing() {
 fn a_benefactor_that_was_taken_back_is_given_chunks_and_commits_name_it() {
     run(async {
         let pool = Pool::new(1, 2, 48);
+        let stuck = pool.hold_drains();
         drop(pool.client(1).await);
         take_out(&pool, 0).await.unwrap();
         may_go(&pool, 0).await;
         PoolClient::take_back(&pool.config(1), BenefactorId(0)).await.unwrap();
         assert_eq!(how(&pool, 0).await, None);
-        let stuck = pool.hold_drains();
         let content = bytes(1, 8 * MIB);
         // Two copies need both.
         let both = PoolClient::begin(client::Config { mount: "both".to_owned(), ..pool.config(2) }).await.unwrap();
@@ -247,13 +249,18 @@ fn a_benefactor_is_not_taken_out_if_the_others_have_no_room_or_are_too_few() {
         write(&client, "file", &bytes(1, MIB)).await.unwrap();
         let refused = |error: client::Error| error.to_string();
         let why = refused(take_out(&pool, 0).await.unwrap_err());
-        assert!(why.contains("cannot be taken out: mount scratch has files on their way that need 2 failure domains"), "{why}");
+        assert!(
+            why.contains("cannot be taken out: mount scratch has files on their way that need 2 failure domains"),
+            "{why}"
+        );
         assert!(why.contains("let another benefactor join first"), "{why}");
         assert_eq!(how(&pool, 0).await, None, "it goes on as before");
-        std::fs::remove_file(&stuck).unwrap();
+        std::fs::remove_file(stuck).unwrap();
         client.wait_drained("file", LONG).await.unwrap();
-        let stuck = pool.hold_drains();
-        let one = PoolClient::begin(client::Config { mount: "one".to_owned(), ..pool.config(1) }).await.unwrap();
+        // With one copy of everything, two domains are enough.
+        let pool = Pool::new(1, 2, 24);
+        let _stuck = pool.hold_drains();
+        let one = pool.client(1).await;
         for file in 0..15 {
             write(&one, &format!("file{file}"), &bytes(file, 2 * MIB)).await.unwrap();
         }
@@ -261,6 +268,5 @@ fn a_benefactor_is_not_taken_out_if_the_others_have_no_room_or_are_too_few() {
         assert!(why.contains("no target has yet, and the others have room for"), "{why}");
         let why = refused(take_out(&pool, 7).await.unwrap_err());
         assert!(why.starts_with("no benefactor 7 lends"), "{why}");
-        std::fs::remove_file(stuck).unwrap();
     });
 }

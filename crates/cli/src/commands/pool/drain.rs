@@ -81,7 +81,9 @@ impl Left {
             (true, _) => format!(
                 "benefactor {number} holds nothing that is needed: end its process, and say `surgetank pool leave {number}`"
             ),
-            (false, 0) => format!("benefactor {number} is taken out: writers have not committed yet what they have there"),
+            (false, 0) => {
+                format!("benefactor {number} is taken out: writers have not committed yet what they have there")
+            }
             (false, groups) => format!(
                 "benefactor {number} is taken out: about {} in {} are still to be moved or drained",
                 size(self.left_gib),
@@ -160,9 +162,14 @@ mod tests {
     #[test]
     fn what_is_left_is_told_with_what_to_do_once_nothing_is() {
         let left = |groups, drafts, may_go| Left::of(&Leaving { groups, bytes: groups << 30, drafts, may_go });
-        assert!(left(2, true, false).sentence(3).ends_with("about 2.0 GiB in 2 groups are still to be moved or drained"));
+        assert!(
+            left(2, true, false).sentence(3).ends_with("about 2.0 GiB in 2 groups are still to be moved or drained")
+        );
         assert!(left(0, true, false).sentence(3).contains("have not committed yet"));
         assert!(left(0, false, true).sentence(3).ends_with("say `surgetank pool leave 3`"));
-        assert_eq!((left(1, false, false).people(), left(0, false, true).people()), ("leaving (1.0 GiB left)".to_owned(), "leaving (may go)".to_owned()));
+        assert_eq!(
+            (left(1, false, false).people(), left(0, false, true).people()),
+            ("leaving (1.0 GiB left)".to_owned(), "leaving (may go)".to_owned())
+        );
     }
 }
