@@ -43,20 +43,26 @@ impl Manager {
                 )));
             }
         };
-        let others = self.members.others(id);
+        let stored: Vec<(Key, Stored)> = read.prefixes.into_iter().flatten().collect();
+        let held = Held::of(id, &stored);
+        let mut others = self.members.others(id);
+        others.retain(|other| !held.leaving.contains(&other.place.id));
         if others.is_empty() {
             return Err(Refused::unavailable(format!(
                 "this manager knows of no benefactor but {id} that takes chunks: let another one join first"
             )));
         }
-        let stored: Vec<(Key, Stored)> = read.prefixes.into_iter().flatten().collect();
-        Held::of(id, &stored)
-            .leaves(&others)
+        held.leaves(&others)
             .map_err(|why| Refused::failed_precondition(format!("benefactor {id} cannot be taken out: {why}")))?;
-        let transaction = mark(id, &life);
+        let mut transaction = mark(id, &life);
+        // Of two that are taken out at a time one is refused by this: what it was admitted by may not be there any more.
+        let staying = held.domains.keys().map(|other| Compare::Absent(Key::Leaving(*other)));
+        transaction.compares.extend(staying);
         match self.commit(transaction.compares, transaction.writes).await.map_err(unavailable)? {
             true => Ok(Reply::Done),
-            false => Err(Refused::unavailable(format!("benefactor {id} has begun another life"))),
+            false => Err(Refused::unavailable(format!(
+                "benefactor {id} has begun another life, or another one is being taken out at this moment"
+            ))),
         }
     }
 
@@ -103,13 +109,15 @@ impl Manager {
     }
 }
 
-/// What a benefactor has that no target has yet.
+/// What a benefactor has that no target has yet, and others that leave already: the rest has to take all of it.
 struct Held {
     moves: Vec<Move>,
     /// Mounts that have files on their way, and how these are protected.
     mounts: Vec<(String, Protection, Media)>,
     /// Domains of those that lend, but for it and others that leave.
     domains: BTreeMap<BenefactorId, Domain>,
+    /// It, and the others that leave.
+    leaving: BTreeSet<BenefactorId>,
 }
 
 impl Held {
@@ -136,7 +144,9 @@ impl Held {
             let (Key::Group(inode, ..), Value::Group(group)) = (key, &stored.value) else { continue };
             let Some(media) = media(inode) else { continue };
             let of = (&group.layout, Bytes::new(group.staged()), media);
-            moves.extend(leaving::moves(id, of, |other| domains.get(&other).copied()));
+            for id in &leaving {
+                moves.extend(leaving::moves(*id, of, |other| domains.get(&other).copied()));
+            }
         }
         let on_their_way: BTreeSet<MountId> = files.values().copied().collect();
         let of_mount = |mount: &MountId| {
@@ -146,7 +156,7 @@ impl Held {
         };
         let mounts = on_their_way.iter().filter_map(of_mount).collect();
         domains.retain(|other, _| !leaving.contains(other));
-        Self { moves, mounts, domains }
+        Self { moves, mounts, domains, leaving }
     }
 
     /// Whether the others can take it, in one sentence if not.
