@@ -253,12 +253,14 @@ async fn stay(managers: &Managers, lends: &Lends, joined: Joined, joins_again: &
         let is_told = tokio::time::timeout(time / 4, joins_again.notified()).await.is_ok();
         if is_told {
             match join(managers, lends).await {
-                Ok(joined) => lease = joined.lease,
+                Ok(joined) => {
+                    lease = joined.lease;
+                    continue;
+                }
                 Err(Ended::Replaced(id)) => return Ended::Replaced(id),
-                // It is told again, unless another manager has taken it in.
+                // It is told again, unless another manager has taken it in; the lease that it has is renewed meanwhile.
                 Err(error) => tracing::debug!("{error}"),
             }
-            continue;
         }
         match managers.ask(&manager::Request::Renew(lease)).await {
             Ok(manager::Reply::Renewed(false)) => match join(managers, lends).await {

@@ -43,10 +43,6 @@ impl Benefactor {
         if self.leaving {
             return Reply::Full;
         }
-        // No commit names it: whoever asks goes elsewhere at once.
-        if self.is_taken_out() {
-            return Reply::Stale;
-        }
         if length != Some(entry.length) || u64::from(entry.length) > CHUNK || crc32c::crc32c(&put.bytes) != entry.crc {
             return Reply::Corrupt;
         }
@@ -57,7 +53,14 @@ impl Benefactor {
     fn admit(&self, put: &Put, mount: Option<MountId>) -> Reply {
         let entry = put.entry;
         let asked = holdings::Put { incarnation: put.incarnation, inode: put.inode, mount, entry };
-        let admission = self.holdings().put(&asked, self.free_ssd());
+        let admission = {
+            let mut holdings = self.holdings();
+            // Under the lock: whoever has read that it is taken out, and then what it has, has seen everything.
+            if self.is_taken_out() {
+                return Reply::Stale;
+            }
+            holdings.put(&asked, self.free_ssd())
+        };
         match admission {
             Admission::Room(piece) => {
                 // SAFETY: the piece was reserved for this chunk alone, and nobody reads it before it counts as stored.

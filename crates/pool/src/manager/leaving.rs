@@ -90,8 +90,8 @@ impl Manager {
             _ => None,
         });
         let named = Named::count(id, groups);
-        // One that is dead has none, or has them when it returns.
-        let drafts = lends.is_some() && drafts;
+        // One that is dead has none, or has them when it returns; one whose lease has ended may only be cut off.
+        let drafts = drafts && (lends.is_some() || !self.members.is_dead(id));
         let (groups, bytes) = (named.groups, named.bytes.get());
         Ok(Some(Leaving { groups, bytes, drafts, may_go: may_go(true, &named, drafts) }))
     }

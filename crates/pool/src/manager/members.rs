@@ -252,6 +252,11 @@ impl Members {
         }
     }
 
+    /// Whether a benefactor has neither a lease nor answers, or was never heard of.
+    pub(super) fn is_dead(&self, id: BenefactorId) -> bool {
+        matches!(self.known().membership.state(id), Some(State::Dead) | None)
+    }
+
     /// A layout names a benefactor of which this manager has never heard: it may have died before this manager began. It counts as one
     /// whose lease has just been lost.
     pub(super) fn suspect(&self, place: placement::Place) {
@@ -313,7 +318,9 @@ impl Members {
 pub(super) async fn watch(manager: &Arc<Manager>) {
     let prefixes = [Prefix::Lends, Prefix::Records, Prefix::Leaving, Prefix::Lives];
     loop {
-        if let Ok(read) = manager.store.read(&[], &prefixes).await {
+        let read = manager.store.read(&[], &prefixes).await;
+        let has_looked = read.is_ok();
+        if let Ok(read) = read {
             let (mut lends, mut with_ssd) = (Vec::new(), BTreeMap::new());
             let (mut leaving, mut lives) = (BTreeSet::new(), BTreeSet::new());
             for (key, stored) in read.prefixes.into_iter().flatten() {
@@ -331,7 +338,7 @@ pub(super) async fn watch(manager: &Arc<Manager>) {
             }
             leased(&manager.members, lends, &manager.access);
         }
-        probe(manager).await;
+        probe(manager, has_looked).await;
         tokio::time::sleep(manager.config.probe).await;
     }
 }
@@ -388,8 +395,9 @@ fn tell(change: &membership::Change) {
     }
 }
 
-/// Asks everybody how it is: placement needs that of all, and membership of those without a lease.
-async fn probe(manager: &Arc<Manager>) {
+/// Asks everybody how it is: placement needs that of all, and membership of those without a lease. Who is taken out hears it from a manager
+/// that `has_looked`: another one does not know who was taken back since.
+async fn probe(manager: &Arc<Manager>, has_looked: bool) {
     let due: BTreeSet<BenefactorId> = {
         let mut known = manager.members.known();
         let now = known.now();
@@ -397,7 +405,7 @@ async fn probe(manager: &Arc<Manager>) {
     };
     let mut probes = tokio::task::JoinSet::new();
     for member in manager.members.all() {
-        let is_leaving = manager.members.is_to_hear(&member);
+        let is_leaving = manager.members.is_to_hear(&member).filter(|_| has_looked);
         probes.spawn(async move {
             if let Some(is_leaving) = is_leaving {
                 let _ =
