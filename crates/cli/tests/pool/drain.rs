@@ -56,7 +56,7 @@ fn a_benefactor_is_drained_by_a_command_that_is_said_again_and_ends_though_its_p
     signal(&one.0, rustix::process::Signal::TERM);
     assert_eq!(one.0.wait().unwrap().code(), Some(0));
     until("it leaves", || run(&["pool", "leave", "1", &address, "--token", &key]).status.success());
-    assert_eq!(states(&pool.status()), ["joined", "joined"]);
+    until("it is not shown any more", || states(&pool.status()) == ["joined", "joined"]);
     let place = &pool.place;
     assert!(fs::read(place.at("mnt/file")).unwrap() == bytes(1, 20 * MIB));
     let told = String::from_utf8(drain(&["1"]).stderr).unwrap();
