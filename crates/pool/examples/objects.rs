@@ -73,6 +73,8 @@ fn main() -> Result<(), Failed> {
     let rounds: usize = arguments.next().map_or(Ok(3), |rounds| rounds.parse())?;
     let (bucket, prefix) =
         target.strip_prefix("s3://").and_then(|rest| rest.split_once('/')).ok_or("s3://BUCKET/PREFIX")?;
+    // The plain client needs one before the pool has begun.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let options = ClientOptions::new().with_allow_http(true).with_timeout(LONG);
     let store = AmazonS3Builder::from_env().with_client_options(options).with_bucket_name(bucket).build()?;
     let store: Arc<dyn ObjectStore> = Arc::new(store);
