@@ -4,7 +4,6 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use surgetank_pool::client::Stat;
-use surgetank_pool_core::meta::FileState;
 use surgetank_pool_core::meta::value::{Special, SpecialKind};
 
 /// The extended attribute that says where a file's bytes are.
@@ -91,18 +90,4 @@ pub(crate) fn nanoseconds(time: TimeOrNow) -> u64 {
 pub(crate) fn since_1970(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Where a file's bytes are, in the word of [`STATE`]; `written`: this mount has written something that is not committed.
-pub(crate) fn state(stat: &Stat, written: bool) -> Option<&'static str> {
-    Some(match stat.state? {
-        FileState::Failed => "failed",
-        FileState::Conflict => "conflict",
-        _ if written => "staged",
-        _ if stat.torn => "torn",
-        FileState::Created => "staged",
-        FileState::Drained | FileState::Evicted => "drained",
-        FileState::Replicated if stat.draining => "draining",
-        FileState::Replicated => "replicated",
-    })
 }

@@ -14,7 +14,7 @@ use surgetank_pool_core::meta::operation::{At, Refusal};
 use surgetank_pool_core::meta::value::{Attributes, Special};
 use surgetank_pool_core::meta::{FileState, Name};
 
-use crate::attributes::{attributes, state};
+use crate::attributes::attributes;
 use crate::errno::{errno, stale};
 use crate::files::Files;
 use crate::locks::Locks;
@@ -159,14 +159,8 @@ impl Tree {
     pub(crate) async fn state(&self, number: INodeNo) -> Result<Option<&'static str>, Errno> {
         let stat = self.stat(number).await?;
         let written = !stat.at_target && self.files.find(stat.inode).is_some_and(|file| file.is_dirty());
-        Ok(match state(&stat, written) {
-            Some("replicated" | "draining") => {
-                let inode = stat.inode;
-                let is_whole = self.client().await?.is_whole(inode, &what(inode)).await;
-                if is_whole.map_err(|error| stale(&error))? { state(&stat, written) } else { Some("repairing") }
-            }
-            state => state,
-        })
+        let client = self.client().await?;
+        client.state(&stat, written, &what(stat.inode)).await.map_err(|error| stale(&error))
     }
 
     pub(crate) async fn set(&self, number: INodeNo, change: Change) -> Result<FileAttr, Errno> {

@@ -97,6 +97,20 @@ impl Stat {
         }
     }
 
+    /// Where a file's bytes are, as far as the store knows; `written`: whoever asks has written something that is not committed.
+    fn state(&self, written: bool) -> Option<&'static str> {
+        Some(match self.state? {
+            FileState::Failed => "failed",
+            FileState::Conflict => "conflict",
+            _ if written => "staged",
+            _ if self.torn => "torn",
+            FileState::Created => "staged",
+            FileState::Drained | FileState::Evicted => "drained",
+            FileState::Replicated if self.draining => "draining",
+            FileState::Replicated => "replicated",
+        })
+    }
+
     /// What lies at the target alone.
     fn at_target(number: u64, node: Node) -> Self {
         Self { is_named: true, names: 1, at_target: true, ..Self::new(Inode(number), node) }
@@ -162,6 +176,17 @@ impl PoolClient {
             Reply::Refused(refusal) => Err(Error::Refused(what.to_owned(), refusal)),
             _ => Err(senseless()),
         }
+    }
+
+    /// Where a file's bytes are, in one word; `written`: this session has written something that is not committed. `None`: it is no file.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn state(&self, stat: &Stat, written: bool, what: &str) -> Result<Option<&'static str>, Error> {
+        Ok(match stat.state(written) {
+            Some("replicated" | "draining") if !self.is_whole(stat.inode, what).await? => Some("repairing"),
+            state => state,
+        })
     }
 
     /// What is at a name.
