@@ -26,7 +26,7 @@ PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache
 # What finds them there passes without a bug, as `test-pool` has seen.
 FOUND_WITHOUT := --skip kept:: --skip objects:: --skip objects_faults:: --skip room:: --skip sharing:: --skip sparse::
 
-.PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-daemon test-pool test-simulation sim soak fuzz bench lab lives bench-peers bench-arrays bench-pool bench-objects pool-programs pool-slurm cloud-aws cloud-gce cloud-azure cloud-openstack cuts outages replay systemd lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate economy demo test test-units test-product test-daemon test-pool test-simulation sim soak fuzz bench lab lives bench-peers bench-arrays bench-pool bench-objects pool-programs pool-slurm python cloud-aws cloud-gce cloud-azure cloud-openstack cuts outages replay systemd lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s; ARGS=--array: volumes on burst credits; --pool: a staging pool)'
@@ -42,6 +42,7 @@ help:
 	@echo 'make bench-pool  a checkpoint into a staging pool, SeaweedFS, JuiceFS, MooseFS and GlusterFS over throttled servers (ARGS="256 3 64": theirs on disks of 64 MiB/s)'
 	@echo 'make bench-objects  a drain to an object store beside a plain multipart upload to it (ARGS="512 3": MiB, rounds)'
 	@echo 'make pool-programs  torch, h5py, Orbax, LAMMPS, pjdfstest, fio and others on a mounted pool (ARGS="torch h5py": these alone)'
+	@echo 'make python   the Python package: its wheel, its types, and its tests on pools of real processes (ARGS="-k flush": these alone)'
 	@echo 'make pool-slurm  jobs with #BB_LUA lines under a Slurm of its own, over staging pools (ARGS=--planted: with bugs that it must find)'
 	@echo 'make cloud-aws CONFIG=FILE  the provider'"'"'s contract and a burst on your account, for at most 0.10 USD; also cloud-gce, cloud-azure, cloud-openstack (TYPE=NAME: another volume type)'
 	@echo 'make reproduce  the papers'"'"' bonnie++ and LAMMPS on slow, fast and elastic disks in one guest (ARGS=--full: hours)'
@@ -150,6 +151,11 @@ pool-slurm:
 	@scripts/setup slurm
 	$(CARGO) build --release --package surgetank-cli
 	scripts/pool-slurm $(ARGS)
+
+python:
+	@scripts/setup python
+	$(CARGO) build --release --package surgetank-cli
+	scripts/pool-python $(ARGS)
 
 # On the machine that rents, with its [provider.…] section. What a run leaves that was interrupted, the next one deletes.
 cloud-aws cloud-gce cloud-azure cloud-openstack:

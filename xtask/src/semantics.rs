@@ -1,7 +1,8 @@
 //! `docs/SEMANTICS.md` and `docs/THREATS.md`: every promise names its tests, and they exist.
 //!
 //! A promise is a heading of level 3. Its section has a line that begins with `Tests:` and names at least one test
-//! as `` `path/of/file.rs::test_name` ``, on that line or the lines of its paragraph. Tests in scripts are functions of the shell, or members of `tests` in Lua.
+//! as `` `path/of/file.rs::test_name` ``, on that line or the lines of its paragraph. Tests in scripts are functions of the shell, or members of `tests` in Lua;
+//! those of the Python package are functions of its modules.
 
 use crate::finding::Finding;
 use crate::tree::Tree;
@@ -66,6 +67,7 @@ fn exists(tree: &Tree, test: &str) -> bool {
     let Some((path, name)) = test.rsplit_once("::") else { return false };
     let begin = match path.rsplit_once('.') {
         Some((_, "rs")) => format!("fn {name}("),
+        Some((_, "py")) => format!("\ndef {name}("),
         Some((_, "lua")) => format!("\nfunction tests.{name}("),
         _ => format!("\n{name}() {{"),
     };
@@ -118,13 +120,18 @@ mod tests {
         let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
         let shell = file("scripts/all", "#!/bin/sh\njobs_end() {\n}\ntests=(jobs_end none)\n");
         let lua = file("scripts/all.lua", "local tests = {}\nfunction tests.lines_are_read()\nend\n");
-        let tree = Tree { root: "/".into(), files: vec![shell, lua] };
-        assert!(["scripts/all::jobs_end", "scripts/all.lua::lines_are_read"].iter().all(|test| exists(&tree, test)));
-        assert!(
-            !["scripts/all::none", "scripts/all.lua::none", "scripts/all.rs::jobs_end"]
-                .iter()
-                .any(|test| exists(&tree, test))
-        );
+        let python = file("python/tests/test_all.py", "import all\n\ndef test_flush(fs: Fs) -> None:\n    assert fs\n");
+        let tree = Tree { root: "/".into(), files: vec![shell, lua, python] };
+        let there = ["scripts/all::jobs_end", "scripts/all.lua::lines_are_read", "python/tests/test_all.py::test_flush"];
+        assert!(there.iter().all(|test| exists(&tree, test)));
+        let none = [
+            "scripts/all::none",
+            "scripts/all.lua::none",
+            "scripts/all.rs::jobs_end",
+            "python/tests/test_all.py::test_none",
+            "python/tests/test_none.py::test_flush",
+        ];
+        assert!(!none.iter().any(|test| exists(&tree, test)));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::tree::Tree;
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// The lock files of this tree.
-const LOCKS: &[&str] = &["Cargo.lock", "fuzz/libfuzzer/Cargo.lock"];
+const LOCKS: &[&str] = &["Cargo.lock", "fuzz/libfuzzer/Cargo.lock", "python/Cargo.lock"];
 
 /// Packages that are there in more than one version, each with who keeps the other one.
 const TWICE: &[(&str, &str)] = &[

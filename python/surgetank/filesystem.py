@@ -1,0 +1,466 @@
+"""The file system ``pool://`` of fsspec."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import posixpath
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fsspec import AbstractFileSystem
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.utils import isfilelike
+
+from . import _native
+from .files import WINDOW, RawFile, buffered
+from .waits import wait
+
+#: The variable that has the target, unless it is said.
+TARGET = "SURGETANK_POOL_TARGET"
+#: Names of files that a transaction has not ended.
+_DRAFT = ".surgetank-{}-{}"
+#: Modes in which files are opened.
+_MODES = frozenset({"rb", "r+b", "wb", "w+b", "xb", "x+b", "ab"})
+#: Reads of several files or ranges at a time.
+_THREADS = 8
+
+
+class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """Files of a staging pool, by their paths below the pool's target.
+
+    Parameters
+    ----------
+    managers:
+        The managers' addresses, ``HOST[:PORT][,HOST[:PORT]…]``: those of the URL, ``pool://HOST:PORT/PATH``.
+    target:
+        The directory that files are drained to, as for ``surgetank mount``; else what ``SURGETANK_POOL_TARGET`` has.
+    token:
+        The file with a token or the pool's key; else the token in ``SURGETANK_POOL_TOKEN``, else ``/var/lib/surgetank/pool/key``.
+    certificates:
+        The directory with this machine's certificates, for a pool beyond loopback.
+    durable:
+        When a commit counts: ``copies=2``, ``copies=2,media=ssd``, ``parity=4+1``. It is fixed when a target is new to the pool.
+    timeout:
+        Seconds that a call waits for managers, benefactors and room before it fails.
+    auto_mkdir:
+        Whether directories are made in which files are opened for writing.
+
+    The session with the pool begins with the first call, in each process one of its own: a fork begins another, and leaves files that are
+    open to the process that has opened them.
+    """
+
+    protocol: ClassVar[str] = "pool"
+    root_marker: ClassVar[str] = "/"
+
+    def __init__(
+        self,
+        managers: str = "127.0.0.1:7440",
+        target: str | os.PathLike[str] | None = None,
+        token: str | os.PathLike[str] | None = None,
+        certificates: str | os.PathLike[str] | None = None,
+        durable: str | None = None,
+        timeout: float = 120.0,
+        auto_mkdir: bool = False,
+        **storage_options: Any,
+    ) -> None:
+        super().__init__(**storage_options)
+        self.managers = managers
+        self.target = target
+        self.auto_mkdir = auto_mkdir
+        self._options = (token, certificates, durable, float(timeout))
+        self._beginning = threading.Lock()
+        #: The session, and the process whose it is.
+        self._session: tuple[int, _native.Client] | None = None
+        self._written: weakref.WeakSet[Any] = weakref.WeakSet()
+        _live[id(self)] = self
+
+    # How the pool is reached.
+
+    @property
+    def client(self) -> _native.Client:
+        """This process's session with the pool."""
+        session = self._session
+        if session is not None and session[0] == os.getpid():
+            return session[1]
+        if session is not None:
+            # Of a fork: another thread of the former process may have had it.
+            self._beginning = threading.Lock()
+            self._session = None
+            self._written = weakref.WeakSet()
+        with self._beginning:
+            if self._session is None:
+                target = self.target or os.environ.get(TARGET)
+                if not target:
+                    raise ValueError(
+                        f"the pool's target is not said: add target=\"/the/directory\" to the options of pool://, or set {TARGET}"
+                    )
+                token, certificates, durable, timeout_s = self._options
+                client = _native.Client(self.managers, target, token, certificates, durable, timeout_s)
+                self._session = (os.getpid(), client)
+            return self._session[1]
+
+    def end(self) -> None:
+        """Closes what this process has open for writing, and ends its session; the next call begins another."""
+        session, self._session = self._session, None
+        if session is None or session[0] != os.getpid():
+            return
+        try:
+            for file in list(self._written):
+                file.close()
+        finally:
+            session[1].end()
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        text = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if text.startswith("pool://"):
+            # What stands before the first slash is no part of the path.
+            text = text[len("pool://") :].partition("/")[2]
+        parts = [part for part in text.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise ValueError(f"path {text!r}: `..` is no name in a pool")
+        return "/" + "/".join(parts)
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        if not path.startswith("pool://"):
+            return {}
+        managers = path[len("pool://") :].partition("/")[0]
+        return {"managers": managers} if managers else {}
+
+    def unstrip_protocol(self, name: str) -> str:
+        return f"pool://{self.managers}{self._strip_protocol(name)}"
+
+    @property
+    def fsid(self) -> str:
+        return f"pool_{self.managers}_{self.target}"
+
+    # What is there.
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        path = self._strip_protocol(path)
+        return _info(path, self.client.stat(path))
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        path = self._strip_protocol(path)
+        try:
+            entries = self.client.entries(path)
+            found = [_info(posixpath.join(path, name), stat) for name, stat in entries]
+        except NotADirectoryError:
+            found = [self.info(path)]
+        return found if detail else sorted(info["name"] for info in found)
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        try:
+            self.info(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def modified(self, path: str) -> datetime:
+        return datetime.fromtimestamp(self.info(path)["mtime"], UTC)
+
+    def ukey(self, path: str) -> str:
+        info = self.info(path)
+        return f"{info['ino']}-{info['size']}-{info['mtime_ns']}"
+
+    # What changes names.
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        path = self._strip_protocol(path)
+        if self.exists(path):
+            raise FileExistsError(17, "there is such an entry already", path)
+        if create_parents:
+            self.makedirs(self._parent(path), exist_ok=True)
+        self.client.make_directory(path)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        path = self._strip_protocol(path)
+        if path == "/":
+            return
+        try:
+            self.client.make_directory(path)
+        except FileNotFoundError:
+            self.makedirs(self._parent(path), exist_ok=True)
+            self.makedirs(path, exist_ok=exist_ok)
+        except FileExistsError:
+            if not (exist_ok and self.isdir(path)):
+                raise
+
+    def rmdir(self, path: str) -> None:
+        self.client.remove_directory(self._strip_protocol(path))
+
+    def rm_file(self, path: str) -> None:
+        self.client.unlink(self._strip_protocol(path))
+
+    def _rm(self, path: str) -> None:
+        self.rm_file(path)
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        for one in reversed(self.expand_path(path, recursive=recursive, maxdepth=maxdepth)):
+            try:
+                self.rm_file(one)
+            except IsADirectoryError:
+                if not recursive:
+                    raise
+                self.rmdir(one)
+
+    def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
+        """Moves a file or directory in one step, also in the place of a file that is there; into a directory that is there."""
+        path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
+        if path1 == path2:
+            return
+        if self.isdir(path2):
+            path2 = posixpath.join(path2, posixpath.basename(path1))
+        self.client.rename(path1, path2)
+
+    mv_file = mv
+
+    def rename(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """As ``os.rename``: to this very name."""
+        self.client.rename(self._strip_protocol(path1), self._strip_protocol(path2))
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.isdir(path1):
+            self.makedirs(path2, exist_ok=True)
+            return
+        if self.auto_mkdir:
+            self.makedirs(self._parent(path2), exist_ok=True)
+        with self.open(path1, "rb") as source, self.open(path2, "wb") as copy:
+            while data := source.read(WINDOW):
+                copy.write(data)
+
+    def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        path = self._strip_protocol(path)
+        if truncate or not self.exists(path):
+            with self.open(path, "wb"):
+                pass
+        else:
+            raise NotImplementedError("the time of a file that is there is that of its commit: touch(path, truncate=False) cannot change it")
+
+    # What files contain.
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | str | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        path = self._strip_protocol(path)
+        # `rb+` is `r+b`.
+        mode = mode[:1] + ("+" if "+" in mode else "") + "b"
+        if mode not in _MODES:
+            raise ValueError(f"mode is {mode!r}: write one of {', '.join(sorted(_MODES))}")
+        size = block_size if isinstance(block_size, int) else None
+        if mode == "rb":
+            return buffered(RawFile(path, mode, self.client.read(path)), size)
+        if self.auto_mkdir and mode != "r+b":
+            self.makedirs(self._parent(path), exist_ok=True)
+        if autocommit or mode not in ("wb", "xb"):
+            raw = RawFile(path, mode, self._writer(path, mode))
+        else:
+            if mode == "xb" and self.exists(path):
+                raise FileExistsError(17, "there is such an entry already", path)
+            draft = posixpath.join(self._parent(path), _DRAFT.format(posixpath.basename(path)[:128], uuid.uuid4().hex))
+
+            def final(keeps: bool) -> None:
+                if keeps:
+                    self.client.rename(draft, path)
+                else:
+                    self.client.unlink(draft)
+
+            raw = RawFile(path, mode, self.client.create(draft), final=final)
+        if mode == "ab":
+            raw.seek(0, os.SEEK_END)
+        file = buffered(raw, size)
+        self._written.add(file)
+        return file
+
+    def _writer(self, path: str, mode: str) -> _native.Writer:
+        if mode in ("xb", "x+b"):
+            return self.client.create(path)
+        if mode == "r+b":
+            return self.client.write(path, False)
+        while True:
+            try:
+                return self.client.write(path, mode != "ab")
+            except FileNotFoundError:
+                pass
+            # Somebody else may make it, or remove it, at the same time.
+            with contextlib.suppress(FileExistsError):
+                return self.client.create(path)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        reader = self.client.read(self._strip_protocol(path))
+        return _part(reader, start, end)
+
+    def cat_ranges(
+        self,
+        paths: list[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Ranges of files, several at a time, each file opened once."""
+        if max_gap is not None:
+            raise NotImplementedError("max_gap is not used here: leave it out")
+        if not isinstance(paths, list):
+            raise TypeError("paths is no list")
+        starts = starts if isinstance(starts, list) else [starts] * len(paths)
+        ends = ends if isinstance(ends, list) else [ends] * len(paths)
+        if len(starts) != len(paths) or len(ends) != len(paths):
+            raise ValueError("paths, starts and ends are not as many")
+        client = self.client
+        with ThreadPoolExecutor(_THREADS) as threads:
+            readers = {path: threads.submit(client.read, self._strip_protocol(path)) for path in paths}
+
+            def read(path: str, start: int | None, end: int | None) -> Any:
+                try:
+                    return _part(readers[path].result(), start, end)
+                except Exception as error:
+                    if on_error == "return":
+                        return error
+                    raise
+
+            return list(threads.map(read, paths, starts, ends))
+
+    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
+        with self.open(path, "xb" if mode == "create" else "wb") as file:
+            file.write(value)
+
+    def get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **kwargs: Any) -> None:
+        if isfilelike(lpath):
+            outfile = lpath
+        elif self.isdir(rpath):
+            os.makedirs(lpath, exist_ok=True)
+            return
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(self.open(rpath, "rb"))
+            if outfile is None:
+                os.makedirs(Path(lpath).parent, exist_ok=True)
+                outfile = stack.enter_context(open(lpath, "wb"))
+            callback.set_size(file.size)
+            while data := file.read(WINDOW):
+                callback.relative_update(outfile.write(data) or len(data))
+
+    def put_file(
+        self, lpath: Any, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
+    ) -> None:
+        if os.path.isdir(lpath):
+            self.makedirs(rpath, exist_ok=True)
+            return
+        rpath = self._strip_protocol(rpath)
+        self.makedirs(self._parent(rpath), exist_ok=True)
+        with open(lpath, "rb") as file, self.open(rpath, "xb" if mode == "create" else "wb") as copy:
+            callback.set_size(os.fstat(file.fileno()).st_size)
+            while data := file.read(WINDOW):
+                callback.relative_update(copy.write(data))
+
+    # Where files are.
+
+    def state(self, path: str) -> str | None:
+        """Where a file's bytes are: ``staged``, ``replicated``, ``repairing``, ``draining``, ``drained``, ``failed``, ``conflict`` or
+        ``torn``, as the pool's documents have them; ``None`` for what is no file."""
+        path = self._strip_protocol(path)
+        return self.client.state(path, any(file.path == path and file.is_dirty for file in self._written))
+
+    def replicated(self, path: str, timeout: float | None = None) -> None:
+        """Returns when as many benefactors have a file, or each file below a directory, as the mount's durability says.
+
+        Raises ``TimeoutError`` after so many seconds, and :class:`NeverThere` for files that never will be.
+        """
+        self._wait(path, "replicated", timeout)
+
+    def drained(self, path: str, timeout: float | None = None) -> None:
+        """Returns when the target has a file, or each file below a directory, verified by length and checksum.
+
+        A file is drained once it is closed. Raises as :meth:`replicated`.
+        """
+        path = self._strip_protocol(path)
+        below = path.rstrip("/") + "/"
+        for file in self._written:
+            if not file.closed and (file.path == path or file.path.startswith(below)):
+                raise ValueError(f"{file.path} is open for writing in this process, and is drained once it is closed: close it first")
+        self._wait(path, "drained", timeout)
+
+    def _wait(self, path: str, wanted: str, timeout: float | None) -> None:
+        path = self._strip_protocol(path)
+        # What was never there is no file that is there.
+        self.info(path)
+        wait(lambda: self._files(path), self._state_if_there, wanted, timeout)
+
+    def _state_if_there(self, path: str) -> str | None:
+        try:
+            return self.state(path)
+        except FileNotFoundError:
+            return None
+
+    def _files(self, path: str) -> Iterator[str]:
+        """The regular files at a path and below it."""
+        try:
+            info = self.info(path)
+            below = self.ls(path) if info["type"] == "directory" else [info]
+        except FileNotFoundError:
+            return
+        for found in below:
+            if found["type"] == "directory":
+                yield from self._files(found["name"])
+            elif found["type"] == "file":
+                yield found["name"]
+
+
+def _info(path: str, stat: _native.Stat) -> dict[str, Any]:
+    info = {
+        "name": path,
+        "size": stat.size,
+        "type": stat.kind,
+        "mode": stat.mode,
+        "uid": stat.uid,
+        "gid": stat.gid,
+        "mtime": stat.modified_ns / 1e9,
+        "mtime_ns": stat.modified_ns,
+        "ino": stat.inode,
+        "nlink": stat.names,
+    }
+    if stat.kind == "directory":
+        info["size"] = 0
+    if stat.link is not None:
+        info["destination"] = stat.link
+    return info
+
+
+def _part(reader: _native.Reader, start: int | None, end: int | None) -> bytes:
+    """Bytes from ``start`` to ``end``, which count from the end of the file if they are negative."""
+    size = reader.size
+    first = 0 if start is None else start if start >= 0 else max(size + start, 0)
+    last = size if end is None else end if end >= 0 else size + end
+    parts = [reader.read_at(at, min(WINDOW, last - at)) for at in range(first, min(last, size), WINDOW)]
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+#: File systems whose sessions this process ends when it ends, by their identities: two may be equal.
+_live: weakref.WeakValueDictionary[int, PoolFileSystem] = weakref.WeakValueDictionary()
+
+
+@atexit.register
+def _end_all() -> None:
+    for filesystem in list(_live.values()):
+        # What has failed to be closed was told of by the call that failed, or is told of by the pool: the file is torn.
+        with contextlib.suppress(OSError):
+            filesystem.end()

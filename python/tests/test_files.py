@@ -1,0 +1,227 @@
+"""What a program reads is what it has written, whatever it does in between."""
+
+from __future__ import annotations
+
+import errno
+import io
+import random
+from pathlib import Path
+
+import fsspec
+import numpy
+import pytest
+from conftest import Pool
+
+from surgetank import PoolFileSystem
+
+MIB = 1 << 20
+
+
+def test_urls_open_files_of_the_pool(pool: Pool, target: Path) -> None:
+    url = f"pool://{pool.address}/a.txt"
+    options = {"target": str(target), "token": str(pool.key)}
+    with fsspec.open(url, "w", **options) as file:
+        file.write("first\nsecond\n")
+    with fsspec.open(url, "r", **options) as file:
+        assert file.readlines() == ["first\n", "second\n"]
+    fs, path = fsspec.url_to_fs(url, **options)
+    assert isinstance(fs, PoolFileSystem)
+    assert (path, fs.unstrip_protocol(path)) == ("/a.txt", url)
+    # One session of a process for all who say the same.
+    assert fsspec.url_to_fs(url, **options)[0] is fs
+    fs.drained("/a.txt", timeout=60)
+    assert (target / "a.txt").read_text() == "first\nsecond\n"
+
+
+def test_the_target_may_be_said_by_the_environment(pool: Pool, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SURGETANK_POOL_TARGET", str(target))
+    monkeypatch.setenv("SURGETANK_POOL_TOKEN", token(pool, target).strip())
+    fs = PoolFileSystem(pool.address, skip_instance_cache=True)
+    fs.pipe_file("/a", b"a")
+    assert fs.cat_file("a") == b"a"
+    fs.end()
+
+
+def test_every_mode_does_what_its_name_says(fs: PoolFileSystem) -> None:
+    with fs.open("/a", "xb") as file:
+        file.write(b"0123")
+    with pytest.raises(FileExistsError):
+        fs.open("/a", "xb")
+    with fs.open("/a", "ab") as file:
+        assert file.tell() == 4
+        file.write(b"45")
+        file.seek(0)
+        file.write(b"67")
+    assert fs.cat_file("/a") == b"01234567"
+    with fs.open("/a", "r+b") as file:
+        assert file.read(2) == b"01"
+        file.write(b"__")
+        file.seek(-1, io.SEEK_END)
+        assert (file.read(), file.size if hasattr(file, "size") else 8) == (b"7", 8)
+        file.truncate(6)
+    assert fs.cat_file("/a") == b"01__45"
+    with fs.open("/a", "rb") as file:
+        assert (file.size, file.seek(2), file.read(2), file.writable()) == (6, 2, b"__", False)
+        with pytest.raises(io.UnsupportedOperation):
+            file.write(b"x")
+    with fs.open("/a", "w+b") as file:
+        assert file.read() == b""
+        file.write(b"new")
+        file.seek(0)
+        assert file.read() == b"new"
+    assert fs.cat_file("/a") == b"new"
+    with fs.open("/b", "ab") as file:
+        file.write(b"made")
+    assert fs.cat_file("/b") == b"made"
+    with pytest.raises(FileNotFoundError):
+        fs.open("/c", "r+b")
+    with pytest.raises(ValueError, match="mode is"):
+        fs.open("/a", "qb")
+    with fs.open("/t", "x", encoding="utf-8") as file:
+        file.write("äöü\n")
+    with fs.open("/t", "a", encoding="utf-8") as file:
+        file.write("ß")
+    assert fs.read_text("/t", encoding="utf-8") == "äöü\nß"
+
+
+def test_a_file_that_is_written_anew_is_as_it_was_until_the_first_commit(fs: PoolFileSystem) -> None:
+    fs.pipe_file("/a", b"former")
+    with fs.open("/a", "wb") as file:
+        file.write(b"new")
+        assert fs.cat_file("/a") == b"former"
+        assert fs.state("/a") == "staged"
+        file.flush()
+        assert fs.cat_file("/a") == b"new"
+
+
+def test_what_is_open_for_reading_is_as_it_was_when_it_was_opened_or_newer(fs: PoolFileSystem) -> None:
+    fs.pipe_file("/a", b"a" * 100)
+    with fs.open("/a", "rb") as file, fs.open("/a", "ab") as more:
+        more.write(b"b")
+        more.flush()
+        assert file.read() == b"a" * 100
+    assert fs.cat_file("/a")[100:] == b"b"
+
+
+def test_the_process_that_has_a_file_open_for_writing_opens_it_once(fs: PoolFileSystem) -> None:
+    with fs.open("/a", "wb"), pytest.raises(OSError, match="close it there first") as told:
+        fs.open("/a", "wb")
+    assert told.value.errno == errno.EBUSY
+    fs.pipe_file("/a", b"free again")
+
+
+def test_random_writes_reads_and_truncations_agree_with_a_model(fs: PoolFileSystem) -> None:
+    """Against a plain array of bytes, across the ends of chunks and windows."""
+    for seed in range(6):
+        chance, path = random.Random(seed), f"/model{seed}"
+        model = bytearray(chance.randbytes(chance.choice([0, 1, MIB, 9 * MIB + 5])))
+        fs.pipe_file(path, bytes(model))
+        file = fs.open(path, "r+b")
+        for _ in range(60):
+            at = chance.randrange(len(model) + MIB // 2)
+            match chance.randrange(8):
+                case 0 | 1 | 2:
+                    data = chance.randbytes(chance.choice([1, 4096, MIB - 1, MIB, 2 * MIB + 3]))
+                    file.seek(at)
+                    file.write(data)
+                    if at > len(model):
+                        model.extend(bytes(at - len(model)))
+                    model[at : at + len(data)] = data
+                case 3 | 4:
+                    length = chance.choice([0, 1, 5000, MIB + 1, 20 * MIB])
+                    file.seek(at)
+                    assert file.read(length) == model[at : at + length]
+                case 5:
+                    file.truncate(at)
+                    if at > len(model):
+                        model.extend(bytes(at - len(model)))
+                    del model[at:]
+                case 6:
+                    file.flush()
+                    assert fs.cat_file(path) == model
+                case 7:
+                    file.close()
+                    file = fs.open(path, "r+b")
+        file.close()
+        assert fs.cat_file(path) == model
+        assert fs.info(path)["size"] == len(model)
+
+
+def test_arrays_and_large_pieces_are_written_as_they_are(fs: PoolFileSystem) -> None:
+    array = numpy.arange(5 << 20, dtype="float64")
+    with fs.open("/a.npy", "wb") as file:
+        numpy.save(file, array)
+    with fs.open("/a.npy", "rb") as file:
+        assert (numpy.load(file) == array).all()
+    with fs.open("/raw", "wb") as file:
+        # A buffer of something else than bytes, and one that is not aligned with chunks.
+        file.write(array)
+        file.write(memoryview(array.tobytes())[3:])
+    assert fs.cat_file("/raw") == array.tobytes() + array.tobytes()[3:]
+    into = bytearray(array.nbytes)
+    with fs.open("/raw", "rb") as file:
+        assert file.readinto(into) == len(into)
+    assert into == array.tobytes()
+
+
+def test_ranges_are_read_as_slices_are(fs: PoolFileSystem) -> None:
+    data = random.Random(1).randbytes(3 * MIB + 7)
+    fs.pipe_file("/a", data)
+    fs.pipe_file("/empty", b"")
+    slices = [(None, None), (0, 10), (MIB - 3, MIB + 3), (-5, None), (2 * MIB, -1), (len(data), len(data) + 9), (7, 3)]
+    for start, end in slices:
+        assert fs.cat_file("/a", start, end) == data[start:end]
+    found = fs.cat_ranges(["/a"] * len(slices), [s for s, _ in slices], [e for _, e in slices])
+    assert found == [data[start:end] for start, end in slices]
+    found = fs.cat_ranges(["/a", "/none", "/empty"], 0, [4, 4, 4])
+    assert (found[0], type(found[1]), found[2]) == (data[:4], FileNotFoundError, b"")
+    with pytest.raises(FileNotFoundError):
+        fs.cat_ranges(["/a", "/none"], [0, 0], [1, 1], on_error="raise")
+    assert fs.cat(["/a", "/empty"]) == {"/a": data, "/empty": b""}
+
+
+def test_a_transaction_shows_all_of_its_files_or_none(fs: PoolFileSystem) -> None:
+    fs.pipe_file("/b", b"former")
+    with fs.transaction:
+        for name in ("/a", "/b"):
+            with fs.open(name, "wb") as file:
+                file.write(b"new")
+        assert not fs.exists("/a")
+        assert fs.cat_file("/b") == b"former"
+    assert fs.cat(["/a", "/b"]) == {"/a": b"new", "/b": b"new"}
+    with pytest.raises(RuntimeError, match="on purpose"), fs.transaction:
+        with fs.open("/c", "wb") as file:
+            file.write(b"never")
+        raise RuntimeError("on purpose")
+    assert fs.ls("/", detail=False) == ["/a", "/b"]
+
+
+def test_the_target_is_read_and_nothing_becomes_the_pools_by_that(fs: PoolFileSystem, target: Path) -> None:
+    data = random.Random(2).randbytes(11 * MIB)
+    (target / "below").mkdir()
+    (target / "below" / "theirs").write_bytes(data)
+    assert fs.find("/") == ["/below/theirs"]
+    assert fs.cat_file("/below/theirs") == data
+    with fs.open("/below/theirs") as file:
+        file.seek(5 * MIB)
+        assert file.read() == data[5 * MIB :]
+    assert (fs.info("/below/theirs")["ino"], fs.state("/below/theirs")) == (None, "drained")
+    with fs.open("/below/theirs", "ab") as file:
+        file.write(b"!")
+    fs.drained("/below", timeout=60)
+    assert (target / "below" / "theirs").read_bytes() == data + b"!"
+
+
+def test_links_are_told_and_not_followed(fs: PoolFileSystem, target: Path) -> None:
+    (target / "file").write_bytes(b"a")
+    (target / "link").symlink_to("file")
+    info = fs.info("/link")
+    assert (info["type"], info["destination"]) == ("link", "file")
+    with pytest.raises(OSError, match="name the file that it points to"):
+        fs.open("/link")
+
+
+def token(pool: Pool, target: Path, *options: str) -> str:
+    made = pool.run("pool", "token", "--target", str(target), "--directory", str(pool.key.parent), *options)
+    assert made.returncode == 0, made.stderr
+    return made.stdout
