@@ -58,16 +58,14 @@ def test_tokens_decide_what_a_session_may(pool: Pool, target: Path, fs: PoolFile
     for call in (lambda: reads.pipe_file("/b", b""), lambda: reads.rm("/a"), lambda: reads.mkdir("/c")):
         with pytest.raises(PermissionError, match="token"):
             call()
-    of_user = pool.target("of-user")
-    user, group = (1234, 56) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
-    os.chown(of_user, user, group)
-    owned = pool.filesystem(of_user, token=private(token(pool, of_user, "--owner", f"{user}:{group}")))
+    # What is made is the process's user's, which must be the token's.
+    user, group = os.geteuid(), os.getegid()
+    owned = pool.filesystem(target, token=private(token(pool, target, "--owner", f"{user}:{group}")))
     owned.pipe_file("/owned", b"a")
-    assert (owned.info("/owned")["uid"], owned.info("/owned")["gid"]) == (user, group)
-    if os.geteuid() == 0:
-        (of_user / "roots").touch()
-        with pytest.raises(PermissionError):
-            owned.pipe_file("/roots", b"")
+    anothers = pool.filesystem(target, token=private(token(pool, target, "--owner", f"{user + 1}:{group}")))
+    assert anothers.cat_file("/owned") == b"a"
+    with pytest.raises(PermissionError, match="token"):
+        anothers.pipe_file("/b", b"")
     with pytest.raises(PermissionError):
         pool.filesystem(pool.target("another"), token=private(token(pool, target))).ls("/")
     readable = private(token(pool, target))
@@ -77,8 +75,8 @@ def test_tokens_decide_what_a_session_may(pool: Pool, target: Path, fs: PoolFile
     for wrong in (private("nonsense"), tmp_path / "none"):
         with pytest.raises(PermissionError, match="surgetank pool token"):
             pool.filesystem(target, token=wrong).ls("/")
-    reads.end()
-    owned.end()
+    for filesystem in (reads, owned, anothers):
+        filesystem.end()
 
 
 def test_files_have_the_owner_and_mode_that_other_files_of_the_process_have(fs: PoolFileSystem) -> None:
