@@ -122,7 +122,8 @@ mod tests {
         let lua = file("scripts/all.lua", "local tests = {}\nfunction tests.lines_are_read()\nend\n");
         let python = file("python/tests/test_all.py", "import all\n\ndef test_flush(fs: Fs) -> None:\n    assert fs\n");
         let tree = Tree { root: "/".into(), files: vec![shell, lua, python] };
-        let there = ["scripts/all::jobs_end", "scripts/all.lua::lines_are_read", "python/tests/test_all.py::test_flush"];
+        let there =
+            ["scripts/all::jobs_end", "scripts/all.lua::lines_are_read", "python/tests/test_all.py::test_flush"];
         assert!(there.iter().all(|test| exists(&tree, test)));
         let none = [
             "scripts/all::none",
