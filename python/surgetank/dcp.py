@@ -139,14 +139,19 @@ class PoolWriter(_Storage, StorageWriter):  # type: ignore[misc]
                 raise FileExistsError(17, "there is a checkpoint already: name another place, or add overwrite=True", self.path)
             warnings.warn(f"the checkpoint at {self.checkpoint_id} is written over", stacklevel=2)
         if self._own_rank is not None:
-            plan = dataclasses.replace(plan, storage_data=f"__{self._own_rank}_")
+            plan = dataclasses.replace(plan, storage_data=self._prefix(self._own_rank))
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         return [
-            dataclasses.replace(plan, storage_data=f"__{rank}_") if plan.storage_data is None else plan
+            dataclasses.replace(plan, storage_data=self._prefix(rank)) if plan.storage_data is None else plan
             for rank, plan in enumerate(plans)
         ]
+
+    def _prefix(self, rank: int) -> str:
+        """How names of a rank's files begin: other names than those of a checkpoint that is there, which stays whole until this one is."""
+        is_there = self.fs.exists(self._metadata(self._own_rank))
+        return f"__{rank}_{self.save_id[:8]}_" if is_there else f"__{rank}_"
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         shares = _shares(plan.items, self.thread_count)
@@ -182,6 +187,12 @@ class PoolWriter(_Storage, StorageWriter):  # type: ignore[misc]
             pickle.dump(metadata, file)
         # In the place of a former one in one step: no moment is without.
         self.fs.rename(f"{final}.tmp", final)
+        wanted = {info.relative_path for info in metadata.storage_data.values()}
+        begins = "__" if self._own_rank is None else f"__{self._own_rank}_"
+        for path in self.fs.ls(self.path, detail=False):
+            name = posixpath.basename(path)
+            if name.startswith(begins) and name.endswith(_SUFFIX) and name not in wanted:
+                self.fs.rm_file(path)
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self.save_id)

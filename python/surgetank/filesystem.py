@@ -79,7 +79,9 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._beginning = threading.Lock()
         #: The session, and the process whose it is.
         self._session: tuple[int, _native.Client] | None = None
+        #: What is open for writing, and who looks at that.
         self._written: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._looking = threading.Lock()
         _live[id(self)] = self
 
     # How the pool is reached.
@@ -92,7 +94,7 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return session[1]
         if session is not None:
             # Of a fork: another thread of the former process may have had it.
-            self._beginning = threading.Lock()
+            self._beginning, self._looking = threading.Lock(), threading.Lock()
             self._session = None
             self._written = weakref.WeakSet()
         with self._beginning:
@@ -113,7 +115,7 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if session is None or session[0] != os.getpid():
             return
         try:
-            for file in list(self._written):
+            for file in self._open_files():
                 file.close()
         finally:
             session[1].end()
@@ -287,8 +289,13 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if mode == "ab":
             raw.seek(0, os.SEEK_END)
         file = buffered(raw, size)
-        self._written.add(file)
+        with self._looking:
+            self._written.add(file)
         return file
+
+    def _open_files(self) -> list[Any]:
+        with self._looking:
+            return [file for file in self._written if not file.closed]
 
     def _writer(self, path: str, mode: str) -> _native.Writer:
         if mode in ("xb", "x+b"):
@@ -378,7 +385,7 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Where a file's bytes are: ``staged``, ``replicated``, ``repairing``, ``draining``, ``drained``, ``failed``, ``conflict`` or
         ``torn``, as the pool's documents have them; ``None`` for what is no file."""
         path = self._strip_protocol(path)
-        return self.client.state(path, any(file.path == path and file.is_dirty for file in self._written))
+        return self.client.state(path, any(file.path == path and file.is_dirty for file in self._open_files()))
 
     def replicated(self, path: str, timeout: float | None = None) -> None:
         """Returns when as many benefactors have a file, or each file below a directory, as the mount's durability says.
@@ -394,8 +401,8 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """
         path = self._strip_protocol(path)
         below = path.rstrip("/") + "/"
-        for file in self._written:
-            if not file.closed and (file.path == path or file.path.startswith(below)):
+        for file in self._open_files():
+            if file.path == path or file.path.startswith(below):
                 raise ValueError(f"{file.path} is open for writing in this process, and is drained once it is closed: close it first")
         self._wait(path, "drained", timeout)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 import sys
@@ -184,9 +185,26 @@ def test_a_checkpoint_is_written_over_in_one_step_or_not_at_all(pool: Pool, opti
     save([PoolWriter(url, **options)], states[0])
     with pytest.raises(FileExistsError, match="overwrite=True"):
         save([PoolWriter(url, overwrite=False, **options)], states[1])
-    with pytest.warns(UserWarning, match="is written over"):
-        save([PoolWriter(url, **options)], states[1])
-    assert (load(PoolReader(url, **options), 1).tensor.numpy() == states[1]["weights"].numpy()[:, COLUMNS // 2 :]).all()
+
+    def has(state: Any) -> bool:
+        return bool((load(PoolReader(url, **options), 1).tensor.numpy() == state["weights"].numpy()[:, COLUMNS // 2 :]).all())
+
+    class Dies(PoolWriter):
+        def finish(self, metadata: Metadata, results: Any) -> None:
+            # The former one is whole until the last step.
+            assert has(states[0])
+            if dies:
+                raise RuntimeError("on purpose")
+            super().finish(metadata, results)
+
+    for dies in (True, False):
+        with pytest.warns(UserWarning, match="is written over"), contextlib.suppress(RuntimeError):
+            save([Dies(url, **options)], states[1])
+        assert has(states[0 if dies else 1])
+    fs = PoolWriter(url, **options).fs
+    # Nothing is left of the former ones.
+    assert len(fs.ls("/a", detail=False)) == 2
+    fs.drained("/a", timeout=60)
 
 
 def test_another_checkpoint_is_named_by_its_id(pool: Pool, options: dict[str, str]) -> None:
