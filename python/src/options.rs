@@ -38,7 +38,7 @@ impl Options {
     /// With what a session begins, and which durability a target that is new to the pool gets.
     pub fn read(&self) -> Result<(client::Config, Option<Durability>), Error> {
         let durability = self.durable.as_deref().map(durability).transpose()?;
-        if !(self.timeout_s > 0.0) {
+        if self.timeout_s.is_nan() || self.timeout_s <= 0.0 {
             return Err(Error::Option(format!("timeout is {}: write seconds, such as 120", self.timeout_s)));
         }
         let mut config = client::Config::new(managers(&self.managers)?, self.access()?, &self.target()?);
