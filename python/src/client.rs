@@ -14,9 +14,9 @@ use surgetank_pool_core::placement::Media;
 use tokio::runtime::Handle;
 
 use crate::errors::Error;
-use crate::files::{self, Reader, Writer};
+use crate::files::{self, Opened, Reader, Writer};
 use crate::options::Options;
-use crate::wait::{OfProcess, Threads, done, done_or};
+use crate::wait::{OfProcess, Threads, UnderWay, done, done_or};
 
 /// How long a pool may take to answer for the first time.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
@@ -183,6 +183,14 @@ async fn file(client: &PoolClient, path: &Path, what: &str) -> Result<client::St
     Err(client::Error::Path(what.to_owned(), why.to_owned()).into())
 }
 
+/// A look at the pool, for so many seconds at most.
+async fn within<T>(limit_s: Option<f64>, look: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let Some(limit_s) = limit_s else { return look.await };
+    let limit = Duration::try_from_secs_f64(limit_s.max(0.0)).unwrap_or(Duration::MAX);
+    let late = |_| client::Error::Timeout("an answer of the managers".to_owned(), limit);
+    tokio::time::timeout(limit, look).await.map_err(late)?
+}
+
 /// Threads and session of a client.
 struct Of {
     threads: Arc<Threads>,
@@ -202,12 +210,17 @@ impl Client {
     fn writer(
         &self,
         py: Python<'_>,
-        open: impl Future<Output = Result<client::Writer, Error>> + Send + 'static,
+        open: impl Future<Output = Result<(Arc<PoolClient>, client::Writer), Error>> + Send + 'static,
     ) -> PyResult<Writer> {
-        let (handle, _) = self.parts()?;
+        let threads = Arc::clone(&self.0.get()?.threads);
+        let under_way = threads.begin();
+        let opening = async move { Ok((open.await?, under_way)) };
         // A file that nobody writes is closed, as it was committed last.
-        let opened = done_or(py, handle, open, async |writer: client::Writer| drop(writer.abandon().await))?;
-        Ok(Writer::new(Arc::clone(&self.0.get()?.threads), opened))
+        let unclaimed = async |((_session, writer), _until_done): ((Arc<PoolClient>, client::Writer), UnderWay)| {
+            drop(writer.abandon().await);
+        };
+        let ((session, writer), _) = done_or(py, threads.handle()?, opening, unclaimed)?;
+        Ok(Writer::new(Opened { threads, session }, writer))
     }
 }
 
@@ -238,34 +251,46 @@ impl Client {
         Ok(self.0.get()?.session.present().target().to_owned())
     }
 
-    /// What is known of what is at a path.
-    fn stat(&self, py: Python<'_>, path: String) -> PyResult<Stat> {
+    /// What is known of what is at a path, within so many seconds.
+    #[pyo3(signature = (path, within_s=None))]
+    fn stat(&self, py: Python<'_>, path: String, within_s: Option<f64>) -> PyResult<Stat> {
         let (handle, session) = self.parts()?;
-        done(py, handle, async move {
+        let looks = async move {
             let client = session.client().await?;
             Ok(Stat::from(&client.below(client.root(), &names(&path)?, &path).await?))
-        })
+        };
+        done(py, handle, within(within_s, looks))
     }
 
-    /// What is in a directory, in the order of the names.
-    fn entries(&self, py: Python<'_>, path: String) -> PyResult<Vec<(String, Stat)>> {
+    /// What is in a directory, in the order of the names, within so many seconds.
+    #[pyo3(signature = (path, within_s=None))]
+    fn entries(&self, py: Python<'_>, path: String, within_s: Option<f64>) -> PyResult<Vec<(String, Stat)>> {
         let (handle, session) = self.parts()?;
-        done(py, handle, async move {
+        let looks = async move {
             let client = session.client().await?;
             let entries = client.entries(client.root(), &names(&path)?, &path).await?;
             let name = |name: &Name| String::from_utf8_lossy(name.bytes()).into_owned();
             Ok(entries.iter().map(|(of, stat)| (name(of), Stat::from(stat))).collect())
-        })
+        };
+        done(py, handle, within(within_s, looks))
     }
 
     /// Where a file's bytes are, in the words of `user.surgetank.state`; `None`: it is no file.
-    fn state(&self, py: Python<'_>, path: String, written: bool) -> PyResult<Option<&'static str>> {
+    #[pyo3(signature = (path, written, within_s=None))]
+    fn state(
+        &self,
+        py: Python<'_>,
+        path: String,
+        written: bool,
+        within_s: Option<f64>,
+    ) -> PyResult<Option<&'static str>> {
         let (handle, session) = self.parts()?;
-        done(py, handle, async move {
+        let looks = async move {
             let client = session.client().await?;
             let stat = client.below(client.root(), &names(&path)?, &path).await?;
             Ok(client.state(&stat, written, &path).await?)
-        })
+        };
+        done(py, handle, within(within_s, looks))
     }
 
     /// Makes a file that is not there, and opens it for writing.
@@ -273,7 +298,8 @@ impl Client {
         let (_, session) = self.parts()?;
         self.writer(py, async move {
             let client = session.client().await?;
-            Ok(client.create_at(at(&client, &path).await?, &path, session.owner(FILE)).await?)
+            let made = client.create_at(at(&client, &path).await?, &path, session.owner(FILE)).await?;
+            Ok((client, made))
         })
     }
 
@@ -285,32 +311,35 @@ impl Client {
             let of = names(&path)?;
             file(&client, &of, &path).await?;
             let inode = inode(&client, &of, &path).await?;
-            Ok(match rewrites {
+            let opened = match rewrites {
                 true => client.rewrite_node(inode, &path).await?,
                 false => client.write_node(inode, &path).await?,
-            })
+            };
+            Ok((client, opened))
         })
     }
 
     /// Opens a file for reading: what is committed now.
     fn read(&self, py: Python<'_>, path: String) -> PyResult<Reader> {
         let (handle, session) = self.parts()?;
-        let source = done(py, handle, async move {
+        let (session, source) = done(py, handle, async move {
             let client = session.client().await?;
             let of = names(&path)?;
             loop {
                 let found = file(&client, &of, &path).await?;
                 if !found.at_target {
-                    return Ok(files::Source::Pool(client.read_node(found.inode, &path).await?));
+                    let source = files::Source::Pool(Box::new(client.read_node(found.inode, &path).await?));
+                    return Ok((client, source));
                 }
                 // `None`: the pool has it by now.
                 let opened = client.open_at_target(client.root(), &of, found.inode.0, &path).await?;
                 if let Some((file, size)) = opened {
-                    return Ok(files::Source::Target(Arc::new(file), size));
+                    return Ok((client, files::Source::Target(Arc::new(file), size)));
                 }
             }
         })?;
-        Ok(Reader::new(Arc::clone(&self.0.get()?.threads), source))
+        let threads = Arc::clone(&self.0.get()?.threads);
+        Ok(Reader::new(Opened { threads, session }, source))
     }
 
     /// Makes a directory.
@@ -323,10 +352,18 @@ impl Client {
         })
     }
 
-    /// Moves a file or directory, in the place of what is there.
-    fn rename(&self, py: Python<'_>, from: String, to: String) -> PyResult<()> {
+    /// Moves a file or directory; `replaces`: also in the place of what is there.
+    #[pyo3(signature = (from, to, /, replaces=true))]
+    fn rename(&self, py: Python<'_>, from: String, to: String, replaces: bool) -> PyResult<()> {
         let (handle, session) = self.parts()?;
-        done(py, handle, async move { Ok(session.client().await?.rename(&from, &to).await?) })
+        done(py, handle, async move {
+            let client = session.client().await?;
+            if replaces {
+                return Ok(client.rename(&from, &to).await?);
+            }
+            let (at_from, at_to) = (at(&client, &from).await?, at(&client, &to).await?);
+            Ok(client.rename_at(at_from, at_to, false, &to).await?)
+        })
     }
 
     /// Unlinks a file or symbolic link.
@@ -341,9 +378,13 @@ impl Client {
         done(py, handle, async move { Ok(session.client().await?.remove_directory(&path).await?) })
     }
 
-    /// Ends the session: files that are still open for writing count as torn.
+    /// Ends the session once what is asked of its files has come to its end: those that are still open for writing count as torn.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let (handle, session) = self.parts()?;
-        done(py, handle, async move { Ok(session.present().finish().await?) })
+        let quiet = self.0.get()?.threads.quiet(session.config.timeout);
+        done(py, handle, async move {
+            quiet.await;
+            Ok(session.present().finish().await?)
+        })
     }
 }

@@ -11,12 +11,12 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use surgetank_pool::chunks::CHUNK;
-use surgetank_pool::client;
+use surgetank_pool::client::{self, PoolClient};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use crate::errors::Error;
-use crate::wait::{OfProcess, Threads, done};
+use crate::wait::{OfProcess, Threads, UnderWay, done};
 
 /// Chunks that one read fetches at a time.
 const AHEAD: usize = 8;
@@ -25,7 +25,7 @@ const AHEAD: usize = 8;
 #[derive(Clone)]
 pub enum Source {
     /// In the pool, or at the target as far as they have left it.
-    Pool(client::Reader),
+    Pool(Box<client::Reader>),
     /// At the target, which alone has the file.
     Target(Arc<File>, u64),
 }
@@ -75,13 +75,20 @@ impl Source {
     }
 }
 
+/// What an open file needs for as long as it is open, whatever becomes of the client that has opened it.
+pub struct Opened {
+    pub threads: Arc<Threads>,
+    /// It renews the session. It goes after the threads' last task for the file.
+    pub session: Arc<PoolClient>,
+}
+
 /// A file that is read, as it was committed when it was opened.
 #[pyclass(frozen, module = "surgetank._native")]
-pub struct Reader(OfProcess<(Arc<Threads>, Source)>);
+pub struct Reader(OfProcess<(Opened, Source)>);
 
 impl Reader {
-    pub fn new(threads: Arc<Threads>, source: Source) -> Self {
-        Self(OfProcess::new((threads, source)))
+    pub fn new(opened: Opened, source: Source) -> Self {
+        Self(OfProcess::new((opened, source)))
     }
 }
 
@@ -95,8 +102,8 @@ impl Reader {
 
     /// Reads bytes, fewer only at the end of the file.
     fn read_at<'py>(&self, py: Python<'py>, offset: u64, length: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let (threads, source) = self.0.get()?;
-        let parts = done(py, threads.handle()?, source.clone().parts(offset, length))?;
+        let (opened, source) = self.0.get()?;
+        let parts = done(py, opened.threads.handle()?, source.clone().parts(offset, length))?;
         let total = parts.iter().map(Vec::len).sum();
         PyBytes::new_with(py, total, |whole| {
             let mut rest = whole;
@@ -114,6 +121,7 @@ impl Reader {
 struct Written {
     /// `None`: it is closed.
     writer: Mutex<Option<client::Writer>>,
+    inode: u64,
     /// Bytes of the file, with what is not committed.
     size: AtomicU64,
     /// Something is not committed.
@@ -128,19 +136,26 @@ impl Written {
     }
 }
 
+/// By what a file is changed, what is changed, and what stays until that is done.
+type Change<'a> = (&'a Handle, Arc<Written>, (Arc<PoolClient>, UnderWay));
+
 /// A file that is written.
 #[pyclass(frozen, module = "surgetank._native")]
-pub struct Writer(OfProcess<(Arc<Threads>, Arc<Written>)>);
+pub struct Writer(OfProcess<(Opened, Arc<Written>)>);
 
 impl Writer {
-    pub fn new(threads: Arc<Threads>, writer: client::Writer) -> Self {
+    pub fn new(opened: Opened, writer: client::Writer) -> Self {
         let (size, is_dirty) = (AtomicU64::new(writer.size()), AtomicBool::new(!writer.is_committed()));
-        Self(OfProcess::new((threads, Arc::new(Written { writer: Mutex::new(Some(writer)), size, is_dirty }))))
+        let inode = writer.inode().0;
+        let written = Written { writer: Mutex::new(Some(writer)), inode, size, is_dirty };
+        Self(OfProcess::new((opened, Arc::new(written))))
     }
 
-    fn parts(&self) -> Result<(&Handle, Arc<Written>), Error> {
-        let (threads, written) = self.0.get()?;
-        Ok((threads.handle()?, Arc::clone(written)))
+    /// What a change of the file needs: the session outlasts it, and does not end before.
+    fn parts(&self) -> Result<Change<'_>, Error> {
+        let (opened, written) = self.0.get()?;
+        let under_way = (Arc::clone(&opened.session), opened.threads.begin());
+        Ok((opened.threads.handle()?, Arc::clone(written), under_way))
     }
 }
 
@@ -152,6 +167,12 @@ impl Writer {
         Ok(self.0.get()?.1.size.load(Ordering::Relaxed))
     }
 
+    /// Its number in the pool.
+    #[getter]
+    fn inode(&self) -> PyResult<u64> {
+        Ok(self.0.get()?.1.inode)
+    }
+
     /// Whether something is not committed.
     #[getter]
     fn is_dirty(&self) -> PyResult<bool> {
@@ -160,11 +181,12 @@ impl Writer {
 
     /// Writes bytes anywhere; a gap behind the end is zeros.
     fn write_at(&self, py: Python<'_>, offset: u64, data: PyBackedBytes) -> PyResult<()> {
-        let (handle, written) = self.parts()?;
+        let (handle, written, under_way) = self.parts()?;
         // They stay the interpreter's, and are not copied.
         let data = Bytes::from_owner(data);
         written.is_dirty.store(true, Ordering::Relaxed);
         done(py, handle, async move {
+            let _until_done = under_way;
             let mut guard = written.writer.lock().await;
             let writer = guard.as_mut().ok_or(Error::Closed)?;
             let done = writer.write_bytes_at(offset, &data).await;
@@ -175,8 +197,9 @@ impl Writer {
 
     /// Commits: from now on every session reads it, and as many benefactors may die as the mount's durability says.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
-        let (handle, written) = self.parts()?;
+        let (handle, written, under_way) = self.parts()?;
         done(py, handle, async move {
+            let _until_done = under_way;
             let mut guard = written.writer.lock().await;
             let writer = guard.as_mut().ok_or(Error::Closed)?;
             let done = writer.sync().await;
@@ -187,8 +210,9 @@ impl Writer {
 
     /// Reads bytes of the file as it is here; fewer only at its end, and at the end of a chunk.
     fn read_at<'py>(&self, py: Python<'py>, offset: u64, length: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let (handle, written) = self.parts()?;
+        let (handle, written, under_way) = self.parts()?;
         let read = done(py, handle, async move {
+            let _until_done = under_way;
             let mut guard = written.writer.lock().await;
             let writer = guard.as_mut().ok_or(Error::Closed)?;
             Ok(writer.read_at(offset, length).await?)
@@ -198,8 +222,9 @@ impl Writer {
 
     /// Cuts the file off, or extends it with zeros.
     fn set_size(&self, py: Python<'_>, size: u64) -> PyResult<()> {
-        let (handle, written) = self.parts()?;
+        let (handle, written, under_way) = self.parts()?;
         done(py, handle, async move {
+            let _until_done = under_way;
             let mut guard = written.writer.lock().await;
             let writer = guard.as_mut().ok_or(Error::Closed)?;
             let done = writer.set_size(size).await;
@@ -210,8 +235,9 @@ impl Writer {
 
     /// Commits and closes: the target is to have it. If that fails, what was not committed is not in the file.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let (handle, written) = self.parts()?;
+        let (handle, written, under_way) = self.parts()?;
         done(py, handle, async move {
+            let _until_done = under_way;
             let writer = written.writer.lock().await.take().ok_or(Error::Closed)?;
             let done = writer.close().await;
             written.is_dirty.store(false, Ordering::Relaxed);
@@ -221,8 +247,9 @@ impl Writer {
 
     /// Closes the file without what is not committed.
     fn abandon(&self, py: Python<'_>) -> PyResult<()> {
-        let (handle, written) = self.parts()?;
+        let (handle, written, under_way) = self.parts()?;
         done(py, handle, async move {
+            let _until_done = under_way;
             let writer = written.writer.lock().await.take().ok_or(Error::Closed)?;
             written.is_dirty.store(false, Ordering::Relaxed);
             Ok(writer.abandon().await?)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import os
+import sys
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from fsspec.core import OpenFile
 
 from ._native import Reader, Writer
 
@@ -16,6 +22,8 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 #: Bytes that one call passes on: it is copied while other threads of the interpreter wait.
 WINDOW = 8 << 20
+#: Calls between a close by fsspec and that of a file: a compressed file and one of text are between.
+_FRAMES = 6
 
 
 class RawFile(io.RawIOBase):
@@ -29,15 +37,23 @@ class RawFile(io.RawIOBase):
         *,
         position: int = 0,
         final: Callable[[bool], None] | None = None,
+        unmake: Callable[[int], None] | None = None,
+        session: object = None,
     ) -> None:
         super().__init__()
         self.path = path
         self.mode = mode
         #: What is under a temporary name gets its own, or goes, by this.
         self._final = final
+        #: What did not exist before goes by this.
+        self._unmake = unmake
+        #: It closes what is open when the process ends: it lasts as long as this.
+        self._session = session
         self._native = native
         self._position = position
         self._appends = mode == "ab"
+        #: What was to be appended when the wait for it was interrupted, and where: it may be there by now.
+        self._interrupted: tuple[int, bytes] | None = None
         self._process = os.getpid()
 
     @property
@@ -101,17 +117,21 @@ class RawFile(io.RawIOBase):
     def write(self, data: Buffer, /) -> int:
         native = self._writer()
         of = memoryview(data).cast("B")
+        begins = self._position
         if self._appends:
-            self._position = native.size
-        written = 0
-        while written < len(of):
-            # Ends with a chunk, so that whole chunks go on as they are.
-            room = WINDOW - self._position % CHUNK
-            part = bytes(of[written : written + room])
-            native.write_at(self._position, part)
-            self._position += len(part)
-            written += len(part)
-        return written
+            begins = native.size
+            if self._interrupted is not None:
+                at, former = self._interrupted
+                # The same once more goes to the same place.
+                if of[: len(former)] == former:
+                    begins = at
+        # Ends with a chunk, so that whole chunks go on as they are. Whoever has more calls again: the position is never in the midst of a call.
+        part = bytes(of[: WINDOW - begins % CHUNK])
+        self._interrupted = (begins, part) if self._appends else None
+        native.write_at(begins, part)
+        self._interrupted = None
+        self._position = begins + len(part)
+        return len(part)
 
     def truncate(self, size: int | None = None, /) -> int:
         size = self._position if size is None else size
@@ -124,6 +144,8 @@ class RawFile(io.RawIOBase):
         """Returns when everything that was written is committed."""
         self._check()
         if isinstance(self._native, Writer):
+            # Whoever was told that it is there finds it there.
+            self._unmake = None
             self._writer().sync()
 
     def close(self) -> None:
@@ -136,21 +158,29 @@ class RawFile(io.RawIOBase):
         finally:
             super().close()
 
+    @property
+    def replaces(self) -> bool:
+        """Whether it is written anew, and not changed."""
+        return self.mode[0] in "wx"
+
     def abandon(self) -> None:
-        """Closes the file without what is not committed."""
+        """Closes the file without what is not committed; one that did not exist before goes again, unless it was flushed."""
         if self.closed:
             return
         try:
             if isinstance(self._native, Writer) and self._process == os.getpid():
                 self._native.abandon()
+                if self._unmake is not None:
+                    self._unmake(self._native.inode)
         finally:
             super().close()
 
     def finish(self, keeps: bool) -> None:
         """Gives a file of a transaction its name, or removes it."""
         if self._final is not None:
-            final, self._final = self._final, None
-            final(keeps)
+            # What could not get its name is removed next.
+            self._final(keeps)
+            self._final = None
 
     def _check(self) -> None:
         if self.closed:
@@ -168,6 +198,12 @@ class _Commits:
 
     raw: RawFile
     _is_closing = False
+    #: It is left as it was, since the block that wrote it has raised.
+    _is_left = False
+    #: Something was written since the last flush.
+    _is_written = False
+    #: The file of text, or the compressed one, that a program writes to in place of this one.
+    _outside: weakref.ref[Any] | None = None
 
     @property
     def path(self) -> str:
@@ -176,29 +212,103 @@ class _Commits:
     @property
     def is_dirty(self) -> bool:
         """Whether something is not committed."""
-        return not self.raw.closed and (self.raw.is_dirty or self.tell() != self.raw.tell())  # type: ignore[attr-defined]
+        return not self.raw.closed and (self._is_written or self.raw.is_dirty)
+
+    def write(self, data: Buffer, /) -> int:
+        self._is_written = True
+        return super().write(data)  # type: ignore[misc, no-any-return]
 
     def flush(self) -> None:
         """Returns when everything that was written is committed: as many benefactors have it as the mount's durability says."""
+        if not self.closed and self._leaves():  # type: ignore[attr-defined]
+            return
         super().flush()  # type: ignore[misc]
         # A close commits by itself.
         if not self._is_closing:
             self.raw.sync()
+        self._is_written = False
 
     def close(self) -> None:
         """Commits, and closes the file: the target is to have it."""
+        if self._leaves():
+            self.raw.abandon()
+            return
         self._is_closing = True
         super().close()  # type: ignore[misc]
 
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None and self.raw.replaces:
+            self._is_left = True
+        self.close()
+
+    def _leaves(self) -> bool:
+        """Whether the file stays as it was."""
+        self._is_left = self._is_left or (self.raw.replaces and _in_block_that_raises(self))
+        return self._is_left
+
+    def leave(self) -> None:
+        """Closes the file as it was committed last."""
+        self._is_left = True
+        self.close()
+
+    def is_within(self, outside: Any) -> None:
+        """A program writes to another file, which passes bytes on to this one."""
+        self._outside = weakref.ref(outside)
+
+    def close_from_outside(self) -> None:
+        """Closes the file with what is still in the one that a program writes to."""
+        outside = self._outside() if self._outside is not None else None
+        try:
+            if outside is not None:
+                outside.close()
+            # `fsspec.open` makes files of text itself.
+            for found in gc.get_referrers(self):
+                if isinstance(found, io.TextIOWrapper):
+                    found.close()
+        finally:
+            self.close()
+
     def commit(self) -> None:
         """Ends a transaction: the file gets its name."""
-        self.close()
+        self.close_from_outside()
         self.raw.finish(True)
 
     def discard(self) -> None:
         """Ends a transaction: nothing is left of the file."""
-        self.close()
-        self.raw.finish(False)
+        try:
+            self.leave()
+        finally:
+            self.raw.finish(False)
+
+
+def _in_block_that_raises(file: _Commits) -> bool:
+    """Whether ``fsspec.open`` closes the file because its block raises: its own ``__exit__`` closes in any case, and tells no file why."""
+    frame = sys._getframe(2)
+    for _ in range(_FRAMES):
+        if frame.f_code is OpenFile.__exit__.__code__:
+            found = frame.f_locals
+            return found["args"][:1] not in ((), (None,)) and any(one is file for one in found["self"].fobjects)
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
+class TextFile(io.TextIOWrapper):
+    """A file of text."""
+
+    def __init__(self, buffer: Any, of: Any, **options: Any) -> None:
+        super().__init__(buffer, **options)
+        self._of = of
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if kind is not None and isinstance(self._of, _Commits) and self._of.raw.replaces:
+            self._of.leave()
+            # What is between has nowhere to put its end.
+            with contextlib.suppress(ValueError):
+                self.close()
+        else:
+            self.close()
 
 
 class ReadFile(io.BufferedReader):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import posixpath
-import threading
+import time
 import uuid
-import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,23 +15,42 @@ from typing import Any, ClassVar
 
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.compression import compr
+from fsspec.core import get_compression
 from fsspec.utils import isfilelike
 
 from . import _native
-from .files import WINDOW, RawFile, buffered
+from .files import WINDOW, RawFile, ReadFile, TextFile, buffered
+from .sessions import Session, shared
 from .waits import wait
 
-#: The variable that has the target, unless it is said.
-TARGET = "SURGETANK_POOL_TARGET"
 #: Names of files that a transaction has not ended.
 _DRAFT = ".surgetank-{}-{}"
 #: Modes in which files are opened.
 _MODES = frozenset({"rb", "r+b", "wb", "w+b", "xb", "x+b", "ab"})
 #: Reads of several files or ranges at a time.
 _THREADS = 8
+#: Seconds that a look may take in which nothing is waited for any more.
+_LAST_LOOK_S = 1.0
 
 
-class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
+class _Shares(type(AbstractFileSystem)):  # type: ignore[misc]
+    """fsspec keeps a file system for each thread: those that say the same share a session."""
+
+    def __call__(cls, *args: Any, skip_instance_cache: bool = False, **kwargs: Any) -> Any:
+        filesystem = super().__call__(*args, skip_instance_cache=skip_instance_cache, **kwargs)
+        if not skip_instance_cache:
+            filesystem._session = shared(filesystem._session)
+        return filesystem
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """What becomes of an error of a walk: what somebody has removed meanwhile is left out."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
+
+
+class PoolFileSystem(AbstractFileSystem, metaclass=_Shares):  # type: ignore[misc]
     """Files of a staging pool, by their paths below the pool's target.
 
     Parameters
@@ -54,7 +71,8 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
         Whether directories are made in which files are opened for writing.
 
     The session with the pool begins with the first call, in each process one of its own: a fork begins another, and leaves files that are
-    open to the process that has opened them.
+    open to the process that has opened them. All file systems of a process that say the same share one; ``skip_instance_cache=True`` asks
+    for another.
     """
 
     protocol: ClassVar[str] = "pool"
@@ -75,50 +93,21 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.managers = managers
         self.target = target
         self.auto_mkdir = auto_mkdir
-        self._options = (token, certificates, durable, float(timeout))
-        self._beginning = threading.Lock()
-        #: The session, and the process whose it is.
-        self._session: tuple[int, _native.Client] | None = None
-        #: What is open for writing, and who looks at that.
-        self._written: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._looking = threading.Lock()
-        _live[id(self)] = self
+        self._session = Session(managers, target, token, certificates, durable, float(timeout))
 
     # How the pool is reached.
 
     @property
     def client(self) -> _native.Client:
         """This process's session with the pool."""
-        session = self._session
-        if session is not None and session[0] == os.getpid():
-            return session[1]
-        if session is not None:
-            # Of a fork: another thread of the former process may have had it.
-            self._beginning, self._looking = threading.Lock(), threading.Lock()
-            self._session = None
-            self._written = weakref.WeakSet()
-        with self._beginning:
-            if self._session is None:
-                target = self.target or os.environ.get(TARGET)
-                if not target:
-                    raise ValueError(
-                        f"the pool's target is not said: add target=\"/the/directory\" to the options of pool://, or set {TARGET}"
-                    )
-                token, certificates, durable, timeout_s = self._options
-                client = _native.Client(self.managers, target, token, certificates, durable, timeout_s)
-                self._session = (os.getpid(), client)
-            return self._session[1]
+        return self._session.client
 
     def end(self) -> None:
-        """Closes what this process has open for writing, and ends its session; the next call begins another."""
-        session, self._session = self._session, None
-        if session is None or session[0] != os.getpid():
-            return
-        try:
-            for file in self._open_files():
-                file.close()
-        finally:
-            session[1].end()
+        """Closes what this process has open for writing, and ends its session; the next call begins another.
+
+        Also for other file systems that have the same session.
+        """
+        self._session.end()
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -169,6 +158,25 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return False
         return True
 
+    # What cannot be looked at is an error, and not a directory in which nothing is.
+
+    def isdir(self, path: str) -> bool:
+        return self._is(path, "directory")
+
+    def isfile(self, path: str) -> bool:
+        return self._is(path, "file")
+
+    def _is(self, path: str, kind: str) -> bool:
+        try:
+            return bool(self.info(path)["type"] == kind)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def walk(
+        self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = _raise_unless_gone, **kwargs: Any
+    ) -> Iterator[Any]:
+        yield from super().walk(path, maxdepth=maxdepth, topdown=topdown, on_error=on_error, **kwargs)
+
     def modified(self, path: str) -> datetime:
         return datetime.fromtimestamp(self.info(path)["mtime"], UTC)
 
@@ -191,10 +199,18 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if path == "/":
             return
         try:
-            self.client.make_directory(path)
+            self._make(path, exist_ok)
         except FileNotFoundError:
-            self.makedirs(self._parent(path), exist_ok=True)
-            self.makedirs(path, exist_ok=exist_ok)
+            parent = self._parent(path)
+            if parent == "/":
+                # The target itself is not there.
+                raise
+            self.makedirs(parent, exist_ok=True)
+            self._make(path, exist_ok)
+
+    def _make(self, path: str, exist_ok: bool) -> None:
+        try:
+            self.client.make_directory(path)
         except FileExistsError:
             if not (exist_ok and self.isdir(path)):
                 raise
@@ -253,6 +269,31 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     # What files contain.
 
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | str | None = None,
+        cache_options: dict[str, Any] | None = None,
+        compression: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        path = self._strip_protocol(path)
+        compression = get_compression(path, compression)
+        text = {key: kwargs.pop(key) for key in ("encoding", "errors", "newline") if "b" not in mode and key in kwargs}
+        commits = kwargs.pop("autocommit", not self._intrans)
+        file = self._open(path, mode, block_size=block_size, autocommit=commits, cache_options=cache_options, **kwargs)
+        outermost = file if compression is None else compr[compression](file, mode=mode[0])
+        if "b" not in mode:
+            outermost = TextFile(outermost, file, **text)
+        if isinstance(file, ReadFile):
+            return outermost
+        if outermost is not file:
+            file.is_within(outermost)
+        if not commits:
+            self.transaction.files.append(file)
+        return outermost
+
     def _open(
         self,
         path: str,
@@ -272,8 +313,12 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return buffered(RawFile(path, mode, self.client.read(path)), size)
         if self.auto_mkdir and mode != "r+b":
             self.makedirs(self._parent(path), exist_ok=True)
-        if autocommit or mode not in ("wb", "xb"):
-            raw = RawFile(path, mode, self._writer(path, mode))
+        if not autocommit and mode not in ("wb", "xb"):
+            raise NotImplementedError(f"mode is {mode!r}: a transaction has files that are written from their beginning, in modes w and x")
+        if autocommit:
+            native, is_new = self._writer(path, mode)
+            unmake = self._unmake(path) if is_new else None
+            raw = RawFile(path, mode, native, unmake=unmake, session=self._session)
         else:
             if mode == "xb" and self.exists(path):
                 raise FileExistsError(17, "there is such an entry already", path)
@@ -281,35 +326,41 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
             def final(keeps: bool) -> None:
                 if keeps:
-                    self.client.rename(draft, path)
+                    self.client.rename(draft, path, mode == "wb")
                 else:
-                    self.client.unlink(draft)
+                    with contextlib.suppress(FileNotFoundError):
+                        self.client.unlink(draft)
 
-            raw = RawFile(path, mode, self.client.create(draft), final=final)
+            raw = RawFile(path, mode, self.client.create(draft), final=final, session=self._session)
         if mode == "ab":
             raw.seek(0, os.SEEK_END)
         file = buffered(raw, size)
-        with self._looking:
-            self._written.add(file)
+        self._session.writes(file)
         return file
 
-    def _open_files(self) -> list[Any]:
-        with self._looking:
-            return [file for file in self._written if not file.closed]
-
-    def _writer(self, path: str, mode: str) -> _native.Writer:
+    def _writer(self, path: str, mode: str) -> tuple[_native.Writer, bool]:
+        """The file, and whether it did not exist."""
         if mode in ("xb", "x+b"):
-            return self.client.create(path)
+            return self.client.create(path), True
         if mode == "r+b":
-            return self.client.write(path, False)
+            return self.client.write(path, False), False
         while True:
             try:
-                return self.client.write(path, mode != "ab")
+                return self.client.write(path, mode != "ab"), False
             except FileNotFoundError:
                 pass
             # Somebody else may make it, or remove it, at the same time.
             with contextlib.suppress(FileExistsError):
-                return self.client.create(path)
+                return self.client.create(path), True
+
+    def _unmake(self, path: str) -> Callable[[int], None]:
+        def unmake(inode: int) -> None:
+            # Somebody else may have moved it, or put another in its place.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                if self.client.stat(path).inode == inode:
+                    self.client.unlink(path)
+
+        return unmake
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         reader = self.client.read(self._strip_protocol(path))
@@ -385,7 +436,11 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Where a file's bytes are: ``staged``, ``replicated``, ``repairing``, ``draining``, ``drained``, ``failed``, ``conflict`` or
         ``torn``, as the pool's documents have them; ``None`` for what is no file."""
         path = self._strip_protocol(path)
-        return self.client.state(path, any(file.path == path and file.is_dirty for file in self._open_files()))
+        return self._state(path, None)
+
+    def _state(self, path: str, within_s: float | None) -> str | None:
+        is_written = any(file.path == path and file.is_dirty for file in self._session.open_files())
+        return self.client.state(path, is_written, within_s)
 
     def replicated(self, path: str, timeout: float | None = None) -> None:
         """Returns when as many benefactors have a file, or each file below a directory, as the mount's durability says.
@@ -401,35 +456,42 @@ class PoolFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """
         path = self._strip_protocol(path)
         below = path.rstrip("/") + "/"
-        for file in self._open_files():
+        for file in self._session.open_files():
             if file.path == path or file.path.startswith(below):
                 raise ValueError(f"{file.path} is open for writing in this process, and is drained once it is closed: close it first")
         self._wait(path, "drained", timeout)
 
     def _wait(self, path: str, wanted: str, timeout: float | None) -> None:
         path = self._strip_protocol(path)
-        # What was never there is no file that is there.
-        self.info(path)
-        wait(lambda: self._files(path), self._state_if_there, wanted, timeout)
+        until = None if timeout is None else time.monotonic() + timeout
 
-    def _state_if_there(self, path: str) -> str | None:
+        def left_s() -> float | None:
+            return None if until is None else max(until - time.monotonic(), _LAST_LOOK_S)
+
+        # What was never there is no file that is there.
+        if self.client.stat(path, left_s()).kind == "link":
+            raise OSError(22, "it is a symbolic link, which is not followed here: name the file that it points to", path)
+        wait(lambda: self._files(path, left_s), lambda file: self._state_if_there(file, left_s()), wanted, timeout)
+
+    def _state_if_there(self, path: str, within_s: float | None) -> str | None:
         try:
-            return self.state(path)
+            return self._state(path, within_s)
         except FileNotFoundError:
             return None
 
-    def _files(self, path: str) -> Iterator[str]:
+    def _files(self, path: str, left_s: Callable[[], float | None]) -> Iterator[str]:
         """The regular files at a path and below it."""
         try:
-            info = self.info(path)
-            below = self.ls(path) if info["type"] == "directory" else [info]
-        except FileNotFoundError:
+            stat = self.client.stat(path, left_s())
+            below = self.client.entries(path, left_s()) if stat.kind == "directory" else [("", stat)]
+        except (FileNotFoundError, NotADirectoryError):
             return
-        for found in below:
-            if found["type"] == "directory":
-                yield from self._files(found["name"])
-            elif found["type"] == "file":
-                yield found["name"]
+        for name, found in below:
+            at = posixpath.join(path, name) if name else path
+            if found.kind == "directory":
+                yield from self._files(at, left_s)
+            elif found.kind == "file":
+                yield at
 
 
 def _info(path: str, stat: _native.Stat) -> dict[str, Any]:
@@ -459,15 +521,3 @@ def _part(reader: _native.Reader, start: int | None, end: int | None) -> bytes:
     last = size if end is None else end if end >= 0 else size + end
     parts = [reader.read_at(at, min(WINDOW, last - at)) for at in range(first, min(last, size), WINDOW)]
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-#: File systems whose sessions this process ends when it ends, by their identities: two may be equal.
-_live: weakref.WeakValueDictionary[int, PoolFileSystem] = weakref.WeakValueDictionary()
-
-
-@atexit.register
-def _end_all() -> None:
-    for filesystem in list(_live.values()):
-        # What has failed to be closed was told of by the call that failed, or is told of by the pool: the file is torn.
-        with contextlib.suppress(OSError):
-            filesystem.end()

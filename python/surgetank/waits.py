@@ -55,8 +55,9 @@ def wait(
     while True:
         never: dict[str, str] = {}
         waits: tuple[str, str] | None = None
-        found = list(files())
-        for path in found:
+        found: list[str] = []
+        for path in files():
+            found.append(path)
             if path in done:
                 continue
             state = state_of(path)

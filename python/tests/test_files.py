@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import io
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy
 import pytest
 from conftest import Pool
+from fsspec.callbacks import Callback
 
-from surgetank import PoolFileSystem
+from surgetank import PoolFileSystem, files
 
 MIB = 1 << 20
 
@@ -196,6 +199,123 @@ def test_a_transaction_shows_all_of_its_files_or_none(fs: PoolFileSystem) -> Non
     assert fs.ls("/", detail=False) == ["/a", "/b"]
 
 
+def test_a_transaction_has_text_and_compressed_files_whole(fs: PoolFileSystem) -> None:
+    with fs.transaction:
+        text, packed = fs.open("/text", "w"), fs.open("/packed", "wb", compression="gzip")
+        text.write("x" * 100)
+        packed.write(b"y" * 100)
+    assert fs.cat_file("/text") == b"x" * 100
+    assert fs.open("/packed", "rb", compression="gzip").read() == b"y" * 100
+    with pytest.raises(RuntimeError, match="on purpose"), fs.transaction:
+        text = fs.open("/never", "w")
+        text.write("x" * 100)
+        raise RuntimeError("on purpose")
+    assert fs.ls("/", detail=False) == ["/packed", "/text"]
+
+
+def test_a_transaction_refuses_what_it_cannot_take_back(fs: PoolFileSystem) -> None:
+    fs.pipe_file("/a", b"former")
+    for mode in ("ab", "r+b", "w+b", "x+b"):
+        with pytest.raises(NotImplementedError, match="modes w and x"), fs.transaction, fs.open("/a", mode) as file:
+            file.write(b"new")
+    assert fs.cat_file("/a") == b"former"
+    assert fs.ls("/", detail=False) == ["/a"]
+
+
+def test_a_new_file_of_a_transaction_replaces_nothing(fs: PoolFileSystem) -> None:
+    with pytest.raises(FileExistsError), fs.transaction:
+        with fs.open("/a", "xb") as file:
+            file.write(b"late")
+        # Somebody else makes it meanwhile.
+        fs.open("/a", "xb", autocommit=True).close()
+        with fs.open("/a", "r+b", autocommit=True) as file:
+            file.write(b"first")
+    assert fs.cat_file("/a") == b"first"
+    assert fs.ls("/", detail=False) == ["/a"]
+
+
+#: How a program writes a file anew in a block.
+BLOCKS: dict[str, Callable[[PoolFileSystem, str, str], Any]] = {
+    "w": lambda fs, url, path: fs.open(path, "wb"),
+    "w+": lambda fs, url, path: fs.open(path, "w+b"),
+    "text": lambda fs, url, path: fs.open(path, "w"),
+    "text in gzip": lambda fs, url, path: fs.open(path, "wt", compression="gzip"),
+    "fsspec.open": lambda fs, url, path: fsspec.open(url + path, "wb"),
+    "fsspec.open of text": lambda fs, url, path: fsspec.open(url + path, "w"),
+    "fsspec.open of gzip": lambda fs, url, path: fsspec.open(url + path, "wb", compression="gzip"),
+    "fsspec.open_files": lambda fs, url, path: fsspec.open_files([url + path], "wb"),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_that_raises_leaves_the_file_as_it_was(
+    fs: PoolFileSystem, pool: Pool, target: Path, monkeypatch: pytest.MonkeyPatch, block: str
+) -> None:
+    monkeypatch.setenv("SURGETANK_POOL_TARGET", str(target))
+    monkeypatch.setenv("SURGETANK_POOL_TOKEN", token(pool, target).strip())
+    fs.pipe_file("/good", b"former")
+    url = f"pool://{pool.address}"
+
+    def write(path: str, raises: bool) -> None:
+        with BLOCKS[block](fs, url, path) as found:
+            file = found[0] if isinstance(found, list) else found
+            data = b"half" * 1_000_000
+            file.write(data.decode() if "text" in block else data)
+            if raises:
+                raise RuntimeError("on purpose")
+
+    for path in ("/good", "/new"):
+        with pytest.raises(RuntimeError, match="on purpose"):
+            write(path, raises=True)
+    assert fs.cat_file("/good") == b"former"
+    assert fs.ls("/", detail=False) == ["/good"]
+    fs.drained("/good", timeout=60)
+    assert (target / "good").read_bytes() == b"former"
+    # It can be written again, also where an error is handled.
+    try:
+        raise RuntimeError("another")
+    except RuntimeError:
+        write("/good", raises=False)
+    compression = "gzip" if "gzip" in block else None
+    assert fs.open("/good", "rb", compression=compression).read() == b"half" * 1_000_000
+    fsspec.url_to_fs(url)[0].end()
+
+
+def test_what_was_flushed_or_changed_stays_when_a_block_raises(fs: PoolFileSystem) -> None:
+    fs.pipe_file("/log", b"first\n")
+    with pytest.raises(RuntimeError), fs.open("/log", "ab") as file:
+        file.write(b"second\n")
+        raise RuntimeError
+    assert fs.cat_file("/log") == b"first\nsecond\n"
+    with pytest.raises(RuntimeError), fs.open("/new", "wb") as file:
+        file.write(b"flushed")
+        file.flush()
+        file.write(b"not flushed")
+        raise RuntimeError
+    assert fs.cat_file("/new") == b"flushed"
+
+
+def test_a_copy_that_fails_leaves_the_file_as_it_was(
+    fs: PoolFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs.pipe({"/good": b"former", "/source": b"s" * (20 << 20)})
+    (tmp_path / "local").write_bytes(b"l" * (20 << 20))
+
+    class Fails(Callback):
+        def relative_update(self, inc: int = 1) -> None:
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fs.put_file(str(tmp_path / "local"), "/good", callback=Fails())
+    with pytest.raises(TypeError):
+        fs.pipe_file("/good", "no bytes")
+    read_at = files.RawFile.readinto
+    monkeypatch.setattr(files.RawFile, "readinto", lambda self, into: 1 // 0 if self.tell() else read_at(self, into))
+    with pytest.raises(ZeroDivisionError):
+        fs.cp_file("/source", "/good")
+    assert fs.cat_file("/good") == b"former"
+
+
 def test_the_target_is_read_and_nothing_becomes_the_pools_by_that(fs: PoolFileSystem, target: Path) -> None:
     data = random.Random(2).randbytes(11 * MIB)
     (target / "below").mkdir()
@@ -217,8 +337,9 @@ def test_links_are_told_and_not_followed(fs: PoolFileSystem, target: Path) -> No
     (target / "link").symlink_to("file")
     info = fs.info("/link")
     assert (info["type"], info["destination"]) == ("link", "file")
-    with pytest.raises(OSError, match="name the file that it points to"):
-        fs.open("/link")
+    for call in (fs.open, fs.replicated, fs.drained):
+        with pytest.raises(OSError, match="name the file that it points to"):
+            call("/link")
 
 
 def token(pool: Pool, target: Path, *options: str) -> str:

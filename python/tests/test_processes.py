@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import gc
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
+import fsspec
 import pytest
 from conftest import Pool, until
 
-from surgetank import PoolFileSystem
+from surgetank import PoolFileSystem, files
 
 
 def test_other_threads_go_on_while_the_pool_does_not_answer(own_pool: Pool) -> None:
@@ -93,6 +98,202 @@ def test_a_file_goes_on_after_a_wait_for_it_was_interrupted(own_pool: Pool) -> N
     file.write(b"b")
     file.close()
     assert fs.cat_file("/a") == b"a" * 100 + b"b"
+    fs.end()
+
+
+def test_what_was_appended_is_there_once_when_its_writing_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait ends, and what was asked for takes place nevertheless."""
+
+    class Native:
+        size = 0
+        written = b""
+
+        def __init__(self, interrupts: int) -> None:
+            self.interrupts = interrupts
+
+        def write_at(self, offset: int, data: bytes) -> None:
+            self.written = self.written[:offset] + data + self.written[offset + len(data) :]
+            self.size = len(self.written)
+            self.interrupts -= 1
+            if self.interrupts == 0:
+                raise KeyboardInterrupt
+
+        def sync(self) -> None:
+            pass
+
+        close = sync
+
+    monkeypatch.setattr(files, "Writer", Native)
+    data = bytes(range(256)) * (3 << 14)
+    for mode, size in (("ab", None), ("wb", None), ("ab", 64 << 20), ("wb", 64 << 20)):
+        for interrupts in (1, 2):
+            native = Native(interrupts)
+            file = files.buffered(files.RawFile("/a", mode, native), size)  # type: ignore[arg-type]
+            with contextlib.suppress(KeyboardInterrupt):
+                file.write(b"begins")
+                file.flush()
+            with contextlib.suppress(KeyboardInterrupt):
+                file.write(data)
+                file.flush()
+            file.flush()
+            if not native.written.endswith(data):
+                # What was not collected is the program's to write again.
+                file.write(data)
+            file.write(b"ends")
+            file.close()
+            assert native.written == b"begins" + data + b"ends", (mode, size, interrupts)
+
+
+def test_a_file_whose_opening_was_interrupted_is_as_it_was(own_pool: Pool) -> None:
+    """Also if the answer comes while the program is told of the signal."""
+    fs = own_pool.filesystem("opening")
+    fs.pipe_file("/a", b"former")
+
+    def interrupted(*_: object) -> None:
+        own_pool.manager.send_signal(signal.SIGCONT)
+        time.sleep(1)
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGINT, interrupted)
+    try:
+        own_pool.manager.send_signal(signal.SIGSTOP)
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            fs.open("/a", "wb")
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+    # Another session would have cut it off for this one.
+    time.sleep(2)
+    other = own_pool.filesystem("opening")
+    with other.open("/a", "ab") as file:
+        file.write(b"!")
+    other.end()
+    assert fs.cat_file("/a") == b"former!"
+    fs.end()
+
+
+def test_a_close_that_was_interrupted_takes_place_though_the_process_ends(own_pool: Pool) -> None:
+    target = own_pool.target("closes")
+    script = """
+import sys, surgetank
+fs = surgetank.PoolFileSystem(sys.argv[1], target=sys.argv[2], token=sys.argv[3])
+file = fs.open("/a", "wb")
+file.write(b"a" * 30_000_000)
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print("closes", flush=True)
+    file.close()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    arguments = [sys.executable, "-c", script, own_pool.address, str(target), str(own_pool.key)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        assert process.stdout.readline() == "ready\n"
+        own_pool.manager.send_signal(signal.SIGSTOP)
+        print(file=process.stdin, flush=True)
+        assert process.stdout.readline() == "closes\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        time.sleep(0.5)
+        own_pool.manager.send_signal(signal.SIGCONT)
+        assert process.wait() == 0
+    fs = own_pool.filesystem(target)
+    fs.drained("/a", timeout=60)
+    assert fs.cat_file("/a") == b"a" * 30_000_000
+    fs.end()
+
+
+def test_an_open_file_keeps_its_session(pool: Pool, target: Path, fs: PoolFileSystem) -> None:
+    fs.pipe_file("/read", b"r" * 3_000_000)
+    file, reader = (pool.filesystem(target).open(name, mode) for name, mode in (("/a", "wb"), ("/read", "rb")))
+    file.write(b"a")
+    gc.collect()
+    # As long as a session lasts that nobody renews, and more.
+    time.sleep(13)
+    file.flush()
+    assert fs.cat_file("/a") == b"a"
+    assert reader.read() == b"r" * 3_000_000
+    file.close()
+    assert fs.state("/a") != "torn"
+
+
+def test_threads_that_say_the_same_have_one_session(pool: Pool, target: Path) -> None:
+    options = {"target": str(target), "token": str(pool.key)}
+    found: list[PoolFileSystem] = []
+    together = threading.Barrier(4)
+
+    def begin() -> None:
+        together.wait()
+        fs = fsspec.url_to_fs(f"pool://{pool.address}/a", **options)[0]
+        assert fs.client
+        found.append(fs)
+
+    threads = [threading.Thread(target=begin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 and len({id(fs.client) for fs in found}) == 1
+    with found[0].open("/a", "wb"):
+        for fs in found[1:]:
+            with pytest.raises(OSError, match="close it there first") as told:
+                fs.open("/a", "wb")
+            assert told.value.errno == errno.EBUSY
+            with pytest.raises(ValueError, match="close it first"):
+                fs.drained("/a")
+    assert pool.filesystem(target).client is not found[0].client
+    found[0].end()
+
+
+def test_files_are_looked_at_while_other_threads_open_and_close_some(fs: PoolFileSystem) -> None:
+    failed: list[BaseException] = []
+    ended = threading.Event()
+    fs.pipe_file("/0", b"")
+
+    def look() -> None:
+        try:
+            while not ended.is_set():
+                fs.state("/0")
+                for number in range(1, 4):
+                    with contextlib.suppress(FileNotFoundError):
+                        fs.state(f"/{number}")
+        except BaseException as error:
+            failed.append(error)
+
+    looking = [threading.Thread(target=look) for _ in range(3)]
+    for thread in looking:
+        thread.start()
+    for turn in range(60):
+        with fs.open(f"/{1 + turn % 3}", "wb") as file:
+            file.write(b"a")
+    ended.set()
+    for thread in looking:
+        thread.join()
+    assert not failed, failed
+
+
+def test_a_fork_in_the_midst_of_a_beginning_begins_by_itself(own_pool: Pool) -> None:
+    fs = own_pool.filesystem("midst")
+    own_pool.manager.send_signal(signal.SIGSTOP)
+    begins = threading.Thread(target=lambda: fs.exists("/"))
+    begins.start()
+    time.sleep(0.3)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            # A lock that nobody will free is waited for until then.
+            signal.alarm(60)
+            status = 0 if fs.ls("/") == [] else 2
+        finally:
+            os._exit(status)
+    own_pool.manager.send_signal(signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    begins.join()
     fs.end()
 
 

@@ -107,6 +107,66 @@ def test_what_is_dropped_without_a_close_is_committed_when_the_process_ends(
     assert (target / "a").read_bytes() == b"a"
 
 
+#: What a program has open, which passes bytes on when it is closed.
+OUTSIDE = {
+    "text": "fs.open('/a', 'w')",
+    "text of fsspec.open": "fsspec.open('pool://' + sys.argv[1] + '/a', 'w', **options)",
+    "gzip": "fs.open('/a', 'wb', compression='gzip')",
+    "text in gzip": "fs.open('/a', 'wt', compression='gzip')",
+    "a session of nobody else": "PoolFileSystem(sys.argv[1], skip_instance_cache=True, **options).open('/a', 'w')",
+}
+
+
+@pytest.mark.parametrize("ends", ["", "fs.end()"])
+@pytest.mark.parametrize("outside", OUTSIDE)
+def test_what_text_and_compressed_files_have_collected_is_committed_when_the_process_ends(
+    pool: Pool, target: Path, fs: PoolFileSystem, outside: str, ends: str
+) -> None:
+    if ends and "nobody" in outside:
+        pytest.skip("there is nobody to end it")
+    script = f"""
+import sys, fsspec
+from surgetank import PoolFileSystem
+options = {{"target": sys.argv[2], "token": sys.argv[3]}}
+fs = PoolFileSystem(sys.argv[1], **options)
+opened = {OUTSIDE[outside]}
+file = opened.open() if isinstance(opened, fsspec.core.OpenFile) else opened
+file.write({"b'x' * 100" if outside == "gzip" else "'x' * 100"})
+{ends}
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script, pool.address, str(target), str(pool.key)], check=True, capture_output=True, text=True
+    )
+    assert not ended.stderr
+    fs.drained("/a", timeout=60)
+    compression = "gzip" if "gzip" in outside else None
+    assert fs.open("/a", "rb", compression=compression).read() == b"x" * 100
+
+
+def test_a_file_that_cannot_be_closed_when_the_process_ends_is_told_and_takes_no_other_along(
+    pool: Pool, target: Path, fs: PoolFileSystem
+) -> None:
+    script = """
+import sys
+from surgetank import PoolFileSystem
+of = [PoolFileSystem(sys.argv[1], target=sys.argv[2], token=sys.argv[3], skip_instance_cache=True) for _ in range(2)]
+files = [(fs, fs.open(f"/{number}{name}", "wb")) for number, fs in enumerate(of) for name in "abc"]
+for fs, file in files:
+    file.write(b"x")
+    if file.path.endswith("b"):
+        # Somebody has closed what is below.
+        file.raw._native.abandon()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script, pool.address, str(target), str(pool.key)], check=True, capture_output=True, text=True
+    )
+    for number in range(2):
+        assert f"/{number}b was open for writing, and is not closed" in ended.stderr
+        for name in "ac":
+            fs.drained(f"/{number}{name}", timeout=60)
+            assert fs.cat_file(f"/{number}{name}") == b"x"
+
+
 def test_waits_return_when_files_are_there(fs: PoolFileSystem, target: Path) -> None:
     for number in range(5):
         fs.pipe_file(f"/below/{number}", bytes([number]) * 100_000) if number else fs.mkdir("/below")
