@@ -8,6 +8,7 @@ checkpoint is one of these. A save returns when as many benefactors have the che
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import os
 import pickle
@@ -23,6 +24,7 @@ from .filesystem import PoolFileSystem
 
 try:
     import torch
+    from torch.distributed.checkpoint import metadata as of_torch
     from torch.distributed.checkpoint.filesystem import _StorageInfo
     from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
     from torch.distributed.checkpoint.planner import (
@@ -46,6 +48,14 @@ __all__ = ["PoolReader", "PoolWriter"]
 
 _METADATA = ".metadata"
 _SUFFIX = ".distcp"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Names:
+    """What a rank's plan has for its storage: how the names of its files begin, and the save that they belong to."""
+
+    begins: str
+    save_id: str
 
 
 class _Storage:
@@ -123,39 +133,53 @@ class PoolWriter(_Storage, StorageWriter):  # type: ignore[misc]
         self.thread_count = thread_count
         self.overwrite = overwrite
         self.save_id = str(uuid.uuid4())
+        #: Whether this writer has begun to save: what is there is not what is asked for, until that is finished.
+        self._saves = False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
             self._place(checkpoint_id)
         self.save_id = str(uuid.uuid4())
+        self._saves = True
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._set_up(kwargs)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         self.fs.makedirs(self.path, exist_ok=True)
-        if self.fs.exists(self._metadata(None if self.use_collectives else 0)):
+        self._refuse_other_kind()
+        if self.fs.exists(self._metadata(self._own_rank)):
             if not self.overwrite:
-                raise FileExistsError(17, "there is a checkpoint already: name another place, or add overwrite=True", self.path)
+                raise FileExistsError(errno.EEXIST, "there is a checkpoint already: name another place, or add overwrite=True", self.path)
             warnings.warn(f"the checkpoint at {self.checkpoint_id} is written over", stacklevel=2)
         if self._own_rank is not None:
-            plan = dataclasses.replace(plan, storage_data=self._prefix(self._own_rank))
+            plan = dataclasses.replace(plan, storage_data=self._names(self._own_rank))
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         return [
-            dataclasses.replace(plan, storage_data=self._prefix(rank)) if plan.storage_data is None else plan
+            dataclasses.replace(plan, storage_data=self._names(rank)) if plan.storage_data is None else plan
             for rank, plan in enumerate(plans)
         ]
 
-    def _prefix(self, rank: int) -> str:
-        """How names of a rank's files begin: other names than those of a checkpoint that is there, which stays whole until this one is."""
+    def _refuse_other_kind(self) -> None:
+        """Of ranks with metadata of their own and all ranks together, one would write over the other's files."""
+        for path in self.fs.ls(self.path, detail=False):
+            name = posixpath.basename(path)
+            if name.endswith(_METADATA) and (name == _METADATA) != self.use_collectives:
+                why = "there is a checkpoint with one file of metadata" if name == _METADATA else "each rank of the checkpoint has metadata of its own"
+                raise FileExistsError(errno.EEXIST, f"{why}, and this save differs in that: name another place", self.path)
+
+    def _names(self, rank: int) -> _Names:
+        """A rank's files have other names than those of a checkpoint that is there, which stays whole until this one is."""
         is_there = self.fs.exists(self._metadata(self._own_rank))
-        return f"__{rank}_{self.save_id[:8]}_" if is_there else f"__{rank}_"
+        return _Names(f"__{rank}_{self.save_id[:8]}_" if is_there else f"__{rank}_", self.save_id)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        # Of all ranks, the coordinator has said which save it is.
+        self.save_id, self._saves = plan.storage_data.save_id, True
         shares = _shares(plan.items, self.thread_count)
-        names = [f"{plan.storage_data}{number}{_SUFFIX}" for number in range(len(shares))]
+        names = [f"{plan.storage_data.begins}{number}{_SUFFIX}" for number in range(len(shares))]
         # An error of any thread is the save's.
         with ThreadPoolExecutor(self.thread_count) as threads:
             written = list(threads.map(self._write, names, shares, [planner] * len(shares)))
@@ -182,6 +206,8 @@ class PoolWriter(_Storage, StorageWriter):  # type: ignore[misc]
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         metadata.storage_data = {result.index: result.storage_data for of_rank in results for result in of_rank}
         metadata.storage_meta = self.storage_meta()
+        if hasattr(metadata, "version"):
+            metadata.version = getattr(of_torch, "CURRENT_DCP_VERSION", metadata.version)
         final = self._metadata(self._own_rank)
         with self.fs.open(f"{final}.tmp", "wb") as file:
             pickle.dump(metadata, file)
@@ -200,6 +226,7 @@ class PoolWriter(_Storage, StorageWriter):  # type: ignore[misc]
     def replicated(self, timeout: float | None = None) -> None:
         """Returns when as many benefactors have the whole checkpoint as the mount's durability says; any rank may ask after the save.
 
+        Without a coordinator it is the rank's own save, and whatever else is there by then.
         Raises as :meth:`PoolFileSystem.replicated <surgetank.PoolFileSystem.replicated>`.
         """
         self._finished()
@@ -208,13 +235,19 @@ class PoolWriter(_Storage, StorageWriter):  # type: ignore[misc]
     def drained(self, timeout: float | None = None) -> None:
         """Returns when the pool's target has the whole checkpoint; any rank may ask after the save.
 
+        Without a coordinator it is the rank's own save, and whatever else is there by then.
         Raises as :meth:`PoolFileSystem.drained <surgetank.PoolFileSystem.drained>`.
         """
         self._finished()
         self.fs.drained(self.path, timeout)
 
     def _finished(self) -> None:
-        if not self.fs.exists(self._metadata(self._own_rank)):
+        try:
+            found = self.fs.cat_file(self._metadata(self._own_rank))
+        except FileNotFoundError:
+            found = None
+        # A checkpoint that another run has written may be asked for, too; a former one at the same place is not this one.
+        if found is None or (self._saves and getattr(pickle.loads(found).storage_meta, "save_id", None) != self.save_id):
             raise RuntimeError(f"the checkpoint at {self.checkpoint_id} is not finished: wait for the save first")
 
 
@@ -278,7 +311,11 @@ class PoolReader(_Storage, StorageReader):  # type: ignore[misc]
         if getattr(info, "transform_descriptors", None):
             raise ValueError(f"{file.path}: {item.storage_index} was transformed by an extension when it was saved: load it with torch's reader")
         file.seek(info.offset)
-        data = io.BytesIO(file.read(info.length))
+        read = file.read(info.length)
+        if len(read) != info.length:
+            why = f"it ends {info.length - len(read)} bytes too early for {item.storage_index}: somebody has cut it off"
+            raise OSError(errno.EIO, why, file.path)
+        data = io.BytesIO(read)
         if item.type == LoadItemType.BYTE_IO:
             planner.load_bytes(item, data)
             return

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import io
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ if importlib.util.find_spec("torch") is None:
     sys.path.insert(0, str(Path(__file__).parent / "standin"))
 
 import torch
+from torch.distributed.checkpoint import metadata as of_torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import (
     BytesIOWriteData,
@@ -166,6 +169,9 @@ def test_a_checkpoint_of_several_ranks_is_saved_drained_and_loaded(
     save(writers, state)
     for writer in writers:
         writer.replicated(timeout=60)
+    # As torch's own writer says it.
+    if hasattr(of_torch, "CURRENT_DCP_VERSION"):
+        assert PoolReader(url, **options).read_metadata().version == of_torch.CURRENT_DCP_VERSION
     # Whoever asks, for all.
     writers[2].drained(timeout=60)
     at_target = {file.name for file in (target / "run" / "step-1").iterdir()}
@@ -207,6 +213,67 @@ def test_a_checkpoint_is_written_over_in_one_step_or_not_at_all(pool: Pool, opti
     fs.drained("/a", timeout=60)
 
 
+def test_a_rank_that_fails_in_the_midst_leaves_the_former_checkpoint_whole(pool: Pool, target: Path, options: dict[str, str]) -> None:
+    url, former = f"pool://{pool.address}/a", {"weights": weights()}
+    save([PoolWriter(url, **options) for _ in range(2)], former)
+    fs = PoolWriter(url, **options).fs
+    files = fs.ls("/a", detail=False)
+
+    class Fails(PoolWriter):
+        def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
+            if planner.rank == 1:  # type: ignore[attr-defined]
+                planner.resolve_data = lambda item: 1 // 0  # type: ignore[method-assign]
+            return super().write_data(plan, planner)
+
+    with pytest.warns(UserWarning, match="is written over"), pytest.raises(ZeroDivisionError):
+        save([Fails(url, **options) for _ in range(2)], {"weights": weights(1)})
+    loader = load(PoolReader(url, **options), 2)
+    assert (loader.tensor.numpy() == former["weights"].numpy()[:, COLUMNS // 2 :]).all()
+    # Of what failed, that rank has left nothing, and the other one a whole file.
+    assert len([path for path in fs.ls("/a", detail=False) if path not in files]) == 1
+    fs.drained("/a", timeout=60)
+    # The next one removes what was left.
+    with pytest.warns(UserWarning, match="is written over"):
+        save([PoolWriter(url, **options) for _ in range(2)], {"weights": weights(2)})
+    assert len(fs.ls("/a", detail=False)) == 3
+
+
+def test_metadata_that_cannot_be_written_are_not_there(pool: Pool, options: dict[str, str], fs: PoolFileSystem) -> None:
+    class Unnamed(PoolWriter):
+        def storage_meta(self) -> Any:
+            # Nothing can write that.
+            return lambda: None
+
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        save([Unnamed(f"pool://{pool.address}/a", **options)], {"weights": weights()})
+    assert fs.ls("/a", detail=False) == ["/a/__0_0.distcp"]
+
+
+def test_a_wait_is_for_the_save_that_was_begun_and_no_former_one(pool: Pool, options: dict[str, str]) -> None:
+    url = f"pool://{pool.address}/a"
+    save([PoolWriter(url, **options) for _ in range(2)], {"weights": weights()})
+    # Whoever has saved nothing waits for what is there.
+    PoolWriter(url, **options).drained(timeout=60)
+    writers = [PoolWriter(url, **options) for _ in range(2)]
+    asked = []
+
+    class Looks(PoolWriter):
+        def finish(self, metadata: Metadata, results: Any) -> None:
+            for writer in (self, writers[1]):
+                for wait in (writer.replicated, writer.drained):
+                    with pytest.raises(RuntimeError, match="is not finished"):
+                        wait(timeout=60)
+                    asked.append(wait)
+            super().finish(metadata, results)
+
+    writers[0] = Looks(url, **options)
+    with pytest.warns(UserWarning, match="is written over"):
+        save(writers, {"weights": weights(1)})
+    assert len(asked) == 4
+    for writer in writers:
+        writer.drained(timeout=60)
+
+
 def test_another_checkpoint_is_named_by_its_id(pool: Pool, options: dict[str, str]) -> None:
     writer = PoolWriter(f"pool://{pool.address}/a", **options)
     for name in (f"pool://{pool.address}/b/1", "/b/2"):
@@ -238,6 +305,32 @@ def test_without_a_coordinator_each_rank_has_its_own_metadata(pool: Pool, option
     }
 
 
+def test_ranks_without_a_coordinator_do_not_wait_for_each_other(pool: Pool, options: dict[str, str]) -> None:
+    url, state = f"pool://{pool.address}/a", {"weights": weights()}
+
+    def save_alone(rank: int) -> PoolWriter:
+        writer, planner = PoolWriter(url, overwrite=False, **options), Planner(rank, 2)
+        writer.reset()
+        planner.set_up_planner(state)
+        writer.set_up_storage_writer(rank == 0, rank=rank, use_collectives=False)
+        plan = writer.prepare_local_plan(planner.create_local_plan())
+        writer.finish(Metadata({}), [writer.write_data(plan, planner).wait()])
+        return writer
+
+    # One is ready before the other begins, and has nothing that is in the other's way.
+    for rank in range(2):
+        save_alone(rank).drained(timeout=60)
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        save_alone(1)
+    # All ranks together would write over files of each.
+    with pytest.raises(FileExistsError, match="metadata of its own"):
+        save([PoolWriter(url, **options)], state)
+    save([PoolWriter(f"pool://{pool.address}/b", **options)], state)
+    url = f"pool://{pool.address}/b"
+    with pytest.raises(FileExistsError, match="with one file of metadata"):
+        save_alone(0)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_error_of_a_writing_thread_is_the_saves(pool: Pool, options: dict[str, str], threads: int) -> None:
     class Fails(Planner):
@@ -267,6 +360,13 @@ def test_a_checkpoint_that_cannot_be_read_says_why(pool: Pool, options: dict[str
     reader.set_up_storage_reader(metadata, True)
     with pytest.raises(ValueError, match="transformed by an extension"):
         reader.read_data(Loader(1).create_local_plan(), Loader(1))
+    for info in metadata.storage_data.values():
+        info.transform_descriptors = None
+    with fs.open("/a/__0_0.distcp", "r+b") as file:
+        file.truncate(fs.info("/a/__0_0.distcp")["size"] - 1)
+    with pytest.raises(OSError, match="1 bytes too early") as told:
+        reader.read_data(Loader(1).create_local_plan(), Loader(1))
+    assert told.value.errno == errno.EIO
     metadata.storage_data = None
     with pytest.raises(ValueError, match="do not say where its data are"):
         reader.set_up_storage_reader(metadata, True)

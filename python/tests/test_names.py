@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec.tests.abstract as abstract
 import pytest
@@ -72,6 +73,53 @@ def test_files_are_put_and_got(fs: PoolFileSystem, tmp_path: Path) -> None:
         fs.put_file(str(tmp_path / "from" / "a"), "/to/a", mode="create")
     with pytest.raises(FileExistsError):
         fs.pipe_file("/to/a", b"", mode="create")
+
+
+def test_what_cannot_be_looked_at_is_an_error_and_not_empty(fs: PoolFileSystem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for directory in ("/a/b", "/c"):
+        fs.makedirs(directory)
+    fs.pipe({"/a/1": b"1", "/a/b/2": b"2", "/c/3": b"3"})
+    ls, info = PoolFileSystem.ls, PoolFileSystem.info
+
+    def fails(of: Callable[..., Any], error: Exception) -> Callable[..., Any]:
+        def call(self: PoolFileSystem, path: str, *args: Any, **kwargs: Any) -> Any:
+            if self._strip_protocol(path) == "/a/b":
+                raise error
+            return of(self, path, *args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(PoolFileSystem, "ls", fails(ls, TimeoutError("on purpose")))
+    calls: list[Callable[[], object]] = [
+        lambda: fs.find("/"),
+        lambda: fs.glob("/**"),
+        lambda: fs.du("/"),
+        lambda: fs.get("/a", str(tmp_path / "got"), recursive=True),
+        lambda: fs.cp("/a", "/copy", recursive=True),
+        lambda: fs.rm("/a", recursive=True),
+    ]
+    for call in calls:
+        with pytest.raises(TimeoutError, match="on purpose"):
+            call()
+    # What somebody has removed meanwhile is left out.
+    monkeypatch.setattr(PoolFileSystem, "ls", fails(ls, FileNotFoundError("on purpose")))
+    assert fs.find("/") == ["/a/1", "/c/3"]
+    monkeypatch.setattr(PoolFileSystem, "ls", ls)
+    monkeypatch.setattr(PoolFileSystem, "info", fails(info, TimeoutError("on purpose")))
+    for look in (fs.isdir, fs.isfile):
+        with pytest.raises(TimeoutError, match="on purpose"):
+            look("/a/b")
+
+
+def test_a_target_that_is_gone_has_no_directories_made(fs: PoolFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def make_directory(self, path: str) -> None:
+            raise FileNotFoundError("on purpose")
+
+    monkeypatch.setattr(fs._session, "_client", Gone())
+    with pytest.raises(FileNotFoundError, match="on purpose"):
+        fs.makedirs("/a/b", exist_ok=True)
+    monkeypatch.undo()
 
 
 def test_paths_of_urls_are_names_below_the_target() -> None:

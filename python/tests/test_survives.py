@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -203,4 +204,16 @@ def test_a_wait_for_a_target_that_takes_nothing_ends_with_its_time(own_pool: Poo
     (target / ".surgetank").mkdir()
     fs.drained("/a", timeout=120)
     assert (target / "a").read_bytes() == b"a"
+    fs.end()
+
+
+def test_a_wait_for_managers_that_do_not_answer_ends_with_its_time(own_pool: Pool) -> None:
+    # What the file system itself would wait for is more than a test may take.
+    fs = own_pool.filesystem("stands", timeout=3600)
+    fs.pipe_file("/a", b"a")
+    own_pool.manager.send_signal(signal.SIGSTOP)
+    for wait in (fs.replicated, fs.drained):
+        with pytest.raises(TimeoutError):
+            wait("/a", timeout=0.3)
+    own_pool.manager.send_signal(signal.SIGCONT)
     fs.end()

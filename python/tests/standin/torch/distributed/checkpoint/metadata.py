@@ -5,6 +5,9 @@ from typing import Any
 
 from torch import Size
 
+#: torch has it from 2.15 on.
+CURRENT_DCP_VERSION = "1.0.0"
+
 
 @dataclass
 class ChunkStorageMetadata:
@@ -38,3 +41,4 @@ class Metadata:
     planner_data: Any = None
     storage_data: Any = None
     storage_meta: StorageMeta | None = None
+    version: str | None = None
