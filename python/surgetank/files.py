@@ -294,6 +294,40 @@ def _in_block_that_raises(file: _Commits) -> bool:
     return False
 
 
+class _Compressed:
+    """What a compressed file does more here: fsspec's compressors leave what is below open, and do not know of blocks that raise."""
+
+    _below: Any
+
+    def close(self) -> None:
+        try:
+            super().close()  # type: ignore[misc]
+        finally:
+            self._below.close()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        _exit(self, self._below, kind)
+
+
+def compressed(outside: Any, below: Any) -> Any:
+    """A compressed file that closes what is below as well."""
+    # One of another language than Python stays what it is.
+    with contextlib.suppress(TypeError, AttributeError):
+        outside._below = below
+        outside.__class__ = type(type(outside).__name__, (_Compressed, type(outside)), {})
+    return outside
+
+
+def _exit(outside: Any, below: Any, kind: type[BaseException] | None) -> None:
+    if kind is None or not isinstance(below, _Commits) or not below.raw.replaces:
+        outside.close()
+        return
+    below.leave()
+    # What is between has nowhere to put its end.
+    with contextlib.suppress(ValueError):
+        outside.close()
+
+
 class TextFile(io.TextIOWrapper):
     """A file of text."""
 
@@ -302,13 +336,7 @@ class TextFile(io.TextIOWrapper):
         self._of = of
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        if kind is not None and isinstance(self._of, _Commits) and self._of.raw.replaces:
-            self._of.leave()
-            # What is between has nowhere to put its end.
-            with contextlib.suppress(ValueError):
-                self.close()
-        else:
-            self.close()
+        _exit(self, self._of, kind)
 
 
 class ReadFile(io.BufferedReader):

@@ -20,7 +20,7 @@ from fsspec.core import get_compression
 from fsspec.utils import isfilelike
 
 from . import _native
-from .files import WINDOW, RawFile, ReadFile, TextFile, buffered
+from .files import WINDOW, RawFile, ReadFile, TextFile, buffered, compressed
 from .sessions import Session, shared
 from .waits import wait
 
@@ -283,7 +283,7 @@ class PoolFileSystem(AbstractFileSystem, metaclass=_Shares):  # type: ignore[mis
         text = {key: kwargs.pop(key) for key in ("encoding", "errors", "newline") if "b" not in mode and key in kwargs}
         commits = kwargs.pop("autocommit", not self._intrans)
         file = self._open(path, mode, block_size=block_size, autocommit=commits, cache_options=cache_options, **kwargs)
-        outermost = file if compression is None else compr[compression](file, mode=mode[0])
+        outermost = file if compression is None else compressed(compr[compression](file, mode=mode[0]), file)
         if "b" not in mode:
             outermost = TextFile(outermost, file, **text)
         if isinstance(file, ReadFile):

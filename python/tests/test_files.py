@@ -234,11 +234,24 @@ def test_a_new_file_of_a_transaction_replaces_nothing(fs: PoolFileSystem) -> Non
     assert fs.ls("/", detail=False) == ["/a"]
 
 
+@pytest.mark.parametrize("compression", ["gzip", "bz2", "xz"])
+@pytest.mark.parametrize("mode", ["wb", "wt"])
+def test_a_compressed_file_is_committed_by_its_close(fs: PoolFileSystem, compression: str, mode: str) -> None:
+    file = fs.open("/a", mode, compression=compression)
+    file.write("x" * 100 if mode == "wt" else b"x" * 100)
+    file.close()
+    fs.drained("/a", timeout=60)
+    with fs.open("/a", "rt", compression=compression) as packed:
+        assert packed.read() == "x" * 100
+
+
 #: How a program writes a file anew in a block.
 BLOCKS: dict[str, Callable[[PoolFileSystem, str, str], Any]] = {
     "w": lambda fs, url, path: fs.open(path, "wb"),
     "w+": lambda fs, url, path: fs.open(path, "w+b"),
     "text": lambda fs, url, path: fs.open(path, "w"),
+    "gzip": lambda fs, url, path: fs.open(path, "wb", compression="gzip"),
+    "bz2": lambda fs, url, path: fs.open(path, "wb", compression="bz2"),
     "text in gzip": lambda fs, url, path: fs.open(path, "wt", compression="gzip"),
     "fsspec.open": lambda fs, url, path: fsspec.open(url + path, "wb"),
     "fsspec.open of text": lambda fs, url, path: fsspec.open(url + path, "w"),
@@ -276,7 +289,7 @@ def test_a_block_that_raises_leaves_the_file_as_it_was(
         raise RuntimeError("another")
     except RuntimeError:
         write("/good", raises=False)
-    compression = "gzip" if "gzip" in block else None
+    compression = next((name for name in ("gzip", "bz2") if name in block), None)
     assert fs.open("/good", "rb", compression=compression).read() == b"half" * 1_000_000
     fsspec.url_to_fs(url)[0].end()
 
