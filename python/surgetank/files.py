@@ -122,9 +122,12 @@ class RawFile(io.RawIOBase):
             begins = native.size
             if self._interrupted is not None:
                 at, former = self._interrupted
-                # The same once more goes to the same place.
+                # The same once more goes to the same place. Anything else goes behind it: this waits until it is there.
                 if of[: len(former)] == former:
                     begins = at
+                else:
+                    native.read_at(at, 0)
+                    begins = native.size
         # Ends with a chunk, so that whole chunks go on as they are. Whoever has more calls again: the position is never in the midst of a call.
         part = bytes(of[: WINDOW - begins % CHUNK])
         self._interrupted = (begins, part) if self._appends else None
@@ -253,7 +256,8 @@ class _Commits:
 
     def is_within(self, outside: Any) -> None:
         """A program writes to another file, which passes bytes on to this one."""
-        self._outside = weakref.ref(outside)
+        with contextlib.suppress(TypeError):
+            self._outside = weakref.ref(outside)
 
     def close_from_outside(self) -> None:
         """Closes the file with what is still in the one that a program writes to."""
@@ -269,9 +273,9 @@ class _Commits:
             self.close()
 
     def commit(self) -> None:
-        """Ends a transaction: the file gets its name."""
+        """Ends a transaction: the file gets its name, unless the block that wrote it has raised."""
         self.close_from_outside()
-        self.raw.finish(True)
+        self.raw.finish(not self._is_left)
 
     def discard(self) -> None:
         """Ends a transaction: nothing is left of the file."""

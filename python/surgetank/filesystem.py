@@ -283,9 +283,16 @@ class PoolFileSystem(AbstractFileSystem, metaclass=_Shares):  # type: ignore[mis
         text = {key: kwargs.pop(key) for key in ("encoding", "errors", "newline") if "b" not in mode and key in kwargs}
         commits = kwargs.pop("autocommit", not self._intrans)
         file = self._open(path, mode, block_size=block_size, autocommit=commits, cache_options=cache_options, **kwargs)
-        outermost = file if compression is None else compressed(compr[compression](file, mode=mode[0]), file)
-        if "b" not in mode:
-            outermost = TextFile(outermost, file, **text)
+        outermost = file
+        try:
+            if compression is not None:
+                outermost = compressed(compr[compression](file, mode=mode[0]), file)
+            if "b" not in mode:
+                outermost = TextFile(outermost, file, **text)
+        except BaseException:
+            # Nobody has it: it is left as it was.
+            file.close() if isinstance(file, ReadFile) else file.leave()
+            raise
         if isinstance(file, ReadFile):
             return outermost
         if outermost is not file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import random
@@ -211,6 +212,28 @@ def test_a_transaction_has_text_and_compressed_files_whole(fs: PoolFileSystem) -
         text.write("x" * 100)
         raise RuntimeError("on purpose")
     assert fs.ls("/", detail=False) == ["/packed", "/text"]
+
+
+def test_a_transaction_leaves_a_file_as_it_was_whose_block_has_raised(fs: PoolFileSystem) -> None:
+    fs.pipe_file("/a", b"former")
+    with fs.transaction:
+        with contextlib.suppress(RuntimeError), fs.open("/a", "wb") as file:
+            file.write(b"half")
+            raise RuntimeError
+        with fs.open("/b", "wb") as file:
+            file.write(b"new")
+    assert fs.cat(["/a", "/b"]) == {"/a": b"former", "/b": b"new"}
+    assert fs.ls("/", detail=False) == ["/a", "/b"]
+
+
+def test_what_cannot_be_opened_leaves_the_file_as_it_was(fs: PoolFileSystem) -> None:
+    fs.pipe_file("/a", b"former")
+    with pytest.raises(LookupError):
+        fs.open("/a", "w", encoding="none such")
+    with pytest.raises(ValueError):
+        fs.open("/a", "wb", compression="none such")
+    assert fs.cat_file("/a") == b"former"
+    fs.pipe_file("/a", b"free")
 
 
 def test_a_transaction_refuses_what_it_cannot_take_back(fs: PoolFileSystem) -> None:

@@ -118,6 +118,9 @@ def test_what_was_appended_is_there_once_when_its_writing_was_interrupted(monkey
             if self.interrupts == 0:
                 raise KeyboardInterrupt
 
+        def read_at(self, offset: int, length: int) -> bytes:
+            return self.written[offset : offset + length]
+
         def sync(self) -> None:
             pass
 
@@ -142,6 +145,14 @@ def test_what_was_appended_is_there_once_when_its_writing_was_interrupted(monkey
             file.write(b"ends")
             file.close()
             assert native.written == b"begins" + data + b"ends", (mode, size, interrupts)
+    # Who goes on with something else has what was interrupted before it.
+    native = Native(1)
+    file = files.buffered(files.RawFile("/a", "ab", native), 1)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        file.write(data)
+    file.write(b"ends")
+    file.close()
+    assert native.written == data[: files.WINDOW] + b"ends"
 
 
 def test_a_file_whose_opening_was_interrupted_is_as_it_was(own_pool: Pool) -> None:
