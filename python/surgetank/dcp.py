@@ -24,7 +24,7 @@ from .filesystem import PoolFileSystem
 
 try:
     import torch
-    from torch.distributed.checkpoint import metadata as of_torch
+    from torch.distributed.checkpoint import filesystem as of_torch
     from torch.distributed.checkpoint.filesystem import _StorageInfo
     from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
     from torch.distributed.checkpoint.planner import (

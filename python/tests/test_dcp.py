@@ -19,7 +19,7 @@ if importlib.util.find_spec("torch") is None:
     sys.path.insert(0, str(Path(__file__).parent / "standin"))
 
 import torch
-from torch.distributed.checkpoint import metadata as of_torch
+from torch.distributed.checkpoint import filesystem as of_torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import (
     BytesIOWriteData,

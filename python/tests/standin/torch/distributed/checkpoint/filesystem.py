@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+#: torch 2.15 has it.
+CURRENT_DCP_VERSION = "1.0.0"
+
 
 @dataclass
 class _StorageInfo:

@@ -5,9 +5,6 @@ from typing import Any
 
 from torch import Size
 
-#: torch has it from 2.15 on.
-CURRENT_DCP_VERSION = "1.0.0"
-
 
 @dataclass
 class ChunkStorageMetadata:
