@@ -302,10 +302,12 @@ class _Compressed:
     """What a compressed file does more here: fsspec's compressors leave what is below open, and do not know of blocks that raise."""
 
     _below: Any
+    #: fsspec gives files in archives a close of their own.
+    _close: Callable[[], None] | None = None
 
     def close(self) -> None:
         try:
-            super().close()  # type: ignore[misc]
+            (self._close or super().close)()  # type: ignore[misc]
         finally:
             self._below.close()
 
@@ -317,7 +319,7 @@ def compressed(outside: Any, below: Any) -> Any:
     """A compressed file that closes what is below as well."""
     # One of another language than Python stays what it is.
     with contextlib.suppress(TypeError, AttributeError):
-        outside._below = below
+        outside._below, outside._close = below, vars(outside).pop("close", None)
         outside.__class__ = type(type(outside).__name__, (_Compressed, type(outside)), {})
     return outside
 

@@ -257,7 +257,7 @@ def test_a_new_file_of_a_transaction_replaces_nothing(fs: PoolFileSystem) -> Non
     assert fs.ls("/", detail=False) == ["/a"]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "bz2", "xz"])
+@pytest.mark.parametrize("compression", ["gzip", "bz2", "xz", "zip"])
 @pytest.mark.parametrize("mode", ["wb", "wt"])
 def test_a_compressed_file_is_committed_by_its_close(fs: PoolFileSystem, compression: str, mode: str) -> None:
     file = fs.open("/a", mode, compression=compression)
