@@ -30,6 +30,8 @@ _DRAFT = ".surgetank-{}-{}"
 _MODES = frozenset({"rb", "r+b", "wb", "w+b", "xb", "x+b", "ab"})
 #: Reads of several files or ranges at a time.
 _THREADS = 8
+#: Bytes of a file that the pool does not commit before it is asked: of more, it keeps 64 MiB at most in this process.
+_ONE_COMMIT = 32 << 20
 #: Seconds that a look may take in which nothing is waited for any more.
 _LAST_LOOK_S = 1.0
 
@@ -255,7 +257,7 @@ class PoolFileSystem(AbstractFileSystem, metaclass=_Shares):  # type: ignore[mis
             return
         if self.auto_mkdir:
             self.makedirs(self._parent(path2), exist_ok=True)
-        with self.open(path1, "rb") as source, self.open(path2, "wb") as copy:
+        with self.open(path1, "rb") as source, self._anew(path2, "wb", source.size) as copy:
             while data := source.read(WINDOW):
                 copy.write(data)
 
@@ -406,8 +408,24 @@ class PoolFileSystem(AbstractFileSystem, metaclass=_Shares):  # type: ignore[mis
             return list(threads.map(read, paths, starts, ends))
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
-        with self.open(path, "xb" if mode == "create" else "wb") as file:
+        with self._anew(path, "xb" if mode == "create" else "wb", memoryview(value).nbytes) as file:
             file.write(value)
+
+    @contextlib.contextmanager
+    def _anew(self, path: str, mode: str, size: int) -> Iterator[Any]:
+        """A file that is written as a whole. What is at its name stays as it was if that fails, however long it is."""
+        if self._intrans or size <= _ONE_COMMIT or not self.isfile(path):
+            with self.open(path, mode) as file:
+                yield file
+            return
+        # The pool commits parts of a long file before all is written: they are under another name.
+        file = self._open(path, mode, autocommit=False)
+        try:
+            yield file
+            file.commit()
+        except BaseException:
+            file.discard()
+            raise
 
     def get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **kwargs: Any) -> None:
         if isfilelike(lpath):
@@ -432,8 +450,11 @@ class PoolFileSystem(AbstractFileSystem, metaclass=_Shares):  # type: ignore[mis
             return
         rpath = self._strip_protocol(rpath)
         self.makedirs(self._parent(rpath), exist_ok=True)
-        with open(lpath, "rb") as file, self.open(rpath, "xb" if mode == "create" else "wb") as copy:
-            callback.set_size(os.fstat(file.fileno()).st_size)
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(open(lpath, "rb"))
+            size = os.fstat(file.fileno()).st_size
+            copy = stack.enter_context(self._anew(rpath, "xb" if mode == "create" else "wb", size))
+            callback.set_size(size)
             while data := file.read(WINDOW):
                 callback.relative_update(copy.write(data))
 

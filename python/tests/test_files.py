@@ -352,6 +352,40 @@ def test_a_copy_that_fails_leaves_the_file_as_it_was(
     assert fs.cat_file("/good") == b"former"
 
 
+def test_a_long_copy_that_fails_leaves_the_file_as_it_was(fs: PoolFileSystem, target: Path, tmp_path: Path) -> None:
+    """Though the pool commits what it cannot keep, before all is written."""
+    long = random.Random(3).randbytes(40 * MIB)
+    (tmp_path / "local").write_bytes(long)
+
+    class Fails(Callback):
+        written = 0
+
+        def relative_update(self, inc: int = 1) -> None:
+            self.written += inc
+            if self.written > len(long) // 2:
+                # As the pool does by itself when more is written than it can store meanwhile.
+                for file in fs._session.open_files():
+                    file.raw._native.sync()
+                raise RuntimeError("on purpose")
+
+    fs.pipe_file("/good", b"former")
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fs.put_file(str(tmp_path / "local"), "/good", callback=Fails())
+    assert fs.cat_file("/good") == b"former"
+    assert fs.ls("/", detail=False) == ["/good"]
+    fs.put_file(str(tmp_path / "local"), "/good")
+    assert fs.cat_file("/good") == long
+    fs.pipe_file("/good", long[:-1])
+    fs.cp_file("/good", "/copy")
+    fs.cp_file("/good", "/copy")
+    assert fs.cat_file("/good") == fs.cat_file("/copy") == long[:-1]
+    with pytest.raises(FileExistsError):
+        fs.put_file(str(tmp_path / "local"), "/good", mode="create")
+    fs.drained("/", timeout=60)
+    assert (target / "good").read_bytes() == long[:-1]
+    assert fs.ls("/", detail=False) == ["/copy", "/good"]
+
+
 def test_the_target_is_read_and_nothing_becomes_the_pools_by_that(fs: PoolFileSystem, target: Path) -> None:
     data = random.Random(2).randbytes(11 * MIB)
     (target / "below").mkdir()
