@@ -290,8 +290,8 @@ def _in_block_that_raises(file: _Commits) -> bool:
     frame = sys._getframe(2)
     for _ in range(_FRAMES):
         if frame.f_code is OpenFile.__exit__.__code__:
-            found = frame.f_locals
-            return found["args"][:1] not in ((), (None,)) and any(one is file for one in found["self"].fobjects)
+            error, opened = frame.f_locals.get("args") or (None,), frame.f_locals.get("self")
+            return error[0] is not None and any(one is file for one in getattr(opened, "fobjects", ()))
         if frame.f_back is None:
             return False
         frame = frame.f_back
