@@ -104,6 +104,7 @@ async fn raw(address: &str, method: &'static str, token: Option<&str>) -> Status
     grpc.ready().await.unwrap();
     // Nothing that can be read as a request.
     let mut request = tonic::Request::new(vec![0xff; 64]);
+    request.metadata_mut().insert("surgetank-pool-protocol", surgetank_pool::rpc::PROTOCOL.into());
     if let Some(token) = token {
         request.metadata_mut().insert("authorization", token.parse().unwrap());
     }
