@@ -23,7 +23,7 @@ const TELL: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   surgetank pool drain 3 --wait
-  surgetank pool drain 3 pool://node1 --token key --certificates pki/login1 --json
+  surgetank pool drain 3 --json --token key pool://node1
   surgetank pool drain 3 --undo
 
 The benefactor is given nothing new from now on, and what it has is moved to others, or leaves the pool if its target has it. \
