@@ -43,50 +43,21 @@ impl Web {
     /// The store's.
     pub async fn put(&self, url: &str, bytes: Bytes) -> Result<String> {
         let digest = BASE64_STANDARD.encode(Md5::digest(&bytes));
-        let (mut pause, mut attempt) = (PAUSE, 1);
-        loop {
-            let request = self.0.put(url).header("content-md5", &digest).body(bytes.clone());
-            match ask(request).await {
-                Ok((status, headers, _)) if status.is_success() => {
-                    let tag = headers.get(ETAG).and_then(|tag| tag.to_str().ok());
-                    return tag.map(str::to_owned).ok_or_else(|| Error::other("the store gives parts no tags"));
-                }
-                Ok((status, _, body)) if attempt >= ATTEMPTS || !status.is_server_error() => {
-                    return Err(refused(status.as_u16(), &String::from_utf8_lossy(&body)));
-                }
-                Err(error) if attempt >= ATTEMPTS => return Err(error),
-                Ok(_) | Err(_) => {}
-            }
-            tokio::time::sleep(pause).await;
-            (pause, attempt) = (pause * 2, attempt + 1);
-        }
+        let request = || self.0.put(url).header("content-md5", &digest).body(bytes.clone());
+        let tag = |headers: &HeaderMap, _: &str| {
+            let tag = headers.get(ETAG).and_then(|tag| tag.to_str().ok());
+            Some(tag.map(str::to_owned).ok_or_else(|| Error::other("the store gives parts no tags")))
+        };
+        repeated(request, tag).await
     }
 
-    /// Has a store copy a part, which may be asked for again; its tag.
+    /// Has a store copy a part; its tag.
     ///
     /// # Errors
     /// The store's.
     pub(super) async fn copy(&self, url: &str, headers: HeaderMap) -> Result<String> {
-        let (mut pause, mut attempt) = (PAUSE, 1);
-        loop {
-            let error = match ask(self.0.put(url).headers(headers.clone())).await {
-                Ok((status, _, body)) => {
-                    let body = String::from_utf8_lossy(&body).into_owned();
-                    match copied(&body) {
-                        Some(tag) if status.is_success() => return Ok(tag),
-                        _ if status.is_client_error() => return Err(refused(status.as_u16(), &body)),
-                        // What fails in the middle is told in an answer that has begun well.
-                        _ => refused(status.as_u16(), &body),
-                    }
-                }
-                Err(error) => error,
-            };
-            if attempt >= ATTEMPTS {
-                return Err(error);
-            }
-            tokio::time::sleep(pause).await;
-            (pause, attempt) = (pause * 2, attempt + 1);
-        }
+        // What fails in the middle is told in an answer that has begun well.
+        repeated(|| self.0.put(url).headers(headers.clone()), |_, body| copied(body).map(Ok)).await
     }
 
     /// What is read.
@@ -96,6 +67,34 @@ impl Web {
     pub(super) async fn get(&self, url: &str) -> Result<Bytes> {
         let (status, _, body) = ask(self.0.get(url)).await?;
         if status.is_success() { Ok(body) } else { Err(refused(status.as_u16(), &String::from_utf8_lossy(&body))) }
+    }
+}
+
+/// Sends what may come twice until the store has done it, so often at most; `tag` says what a good answer tells, `None`: that it was not
+/// done.
+async fn repeated(
+    request: impl Fn() -> RequestBuilder,
+    tag: impl Fn(&HeaderMap, &str) -> Option<Result<String>>,
+) -> Result<String> {
+    let (mut pause, mut attempt) = (PAUSE, 1);
+    loop {
+        let (error, may_pass) = match ask(request()).await {
+            Ok((status, headers, body)) => {
+                let body = String::from_utf8_lossy(&body);
+                if status.is_success()
+                    && let Some(tag) = tag(&headers, &body)
+                {
+                    return tag;
+                }
+                (refused(status.as_u16(), &body), status.is_success() || status.is_server_error())
+            }
+            Err(error) => (error, true),
+        };
+        if attempt >= ATTEMPTS || !may_pass {
+            return Err(error);
+        }
+        tokio::time::sleep(pause).await;
+        (pause, attempt) = (pause * 2, attempt + 1);
     }
 }
 

@@ -62,6 +62,52 @@ impl Drain {
 /// A group as the store has it: its number, its version, and what it says.
 pub(super) type Of = (u32, Version, Group);
 
+/// A version that is to be drained.
+pub(super) struct Draining {
+    pub(super) node: Node,
+    pub(super) known: Vec<Of>,
+    /// What it rests on.
+    pub(super) base: Option<Base>,
+    pub(super) size: u64,
+    /// What of it the base alone has.
+    pub(super) of_base: Ranges,
+}
+
+/// What the store has of a version; `Err`: how its drain has ended.
+pub(super) async fn begin(
+    manager: &Manager,
+    (inode, version): (Inode, Version),
+    in_trouble: &impl Fn(&dyn Display),
+) -> Result<Result<Draining, Drain>, Unavailable> {
+    let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
+    let node = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
+        Some(Value::Node(node)) => node,
+        // The journal has an entry of it, so that it cannot be forgotten.
+        _ => return Ok(Err(Drain::Later)),
+    };
+    let known = groups(read.prefixes.into_iter().flatten(), version);
+    let base = node.rests_on();
+    let Some((size, of_base)) = extent(&known, base) else {
+        in_trouble(&format_args!("a part of version {version} is neither in the pool nor at the target"));
+        // A conflict has taken from the file what it rested on: nothing brings that back.
+        return Ok(Err(if base.is_none() { Drain::Conflict } else { Drain::Later }));
+    };
+    Ok(Ok(Draining { node, known, base, size, of_base }))
+}
+
+/// How a drain ends for which nobody had chunks; `not_opened`: why what the version rests on was not asked for them.
+pub(super) async fn lost(
+    manager: &Manager,
+    (inode, version): (Inode, Version),
+    known: &[Of],
+    not_opened: Option<Drain>,
+) -> Result<Drain, Unavailable> {
+    // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
+    let read = manager.store.read(&[], &[Prefix::Groups(inode)]).await?;
+    let is_moved = groups(read.prefixes.into_iter().flatten(), version) != known;
+    Ok(if is_moved { Drain::Later } else { not_opened.unwrap_or(Drain::Lost) })
+}
+
 /// Has a version's bytes written at the target, and verifies them. `turn`: its entry in the journal. `own`: its draft, if nobody else writes
 /// that.
 pub(super) async fn drain(
@@ -74,19 +120,11 @@ pub(super) async fn drain(
     if let Some(objects) = target.objects() {
         return super::objects::drain(manager, (target, objects), (inode, version), turn).await;
     }
-    let read = manager.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
-    let node = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
-        Some(Value::Node(node)) => node,
-        // The journal has an entry of it, so that it cannot be forgotten.
-        _ => return Ok(Drain::Later),
-    };
-    let known = groups(read.prefixes.into_iter().flatten(), version);
-    let (base, place) = (node.rests_on(), target.place(turn.change));
+    let place = target.place(turn.change);
     let in_trouble = |text: &dyn Display| manager.troubles.of(target, Some(&place), &text);
-    let Some((size, of_base)) = extent(&known, base) else {
-        in_trouble(&format_args!("a part of version {version} is neither in the pool nor at the target"));
-        // A conflict has taken from the file what it rested on: nothing brings that back.
-        return Ok(if base.is_none() { Drain::Conflict } else { Drain::Later });
+    let Draining { node, known, base, size, of_base } = match begin(manager, (inode, version), &in_trouble).await? {
+        Ok(draining) => draining,
+        Err(ended) => return Ok(ended),
     };
     let own = base.and_then(|base| base.draft).filter(|draft| own == Some(*draft));
     let (from, not_opened) = match base.filter(|_| own.is_none()) {
@@ -128,13 +166,7 @@ pub(super) async fn drain(
                 }
             }
         }
-        Ok(Err(Drain::Lost)) => {
-            // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
-            manager.store.read(&[], &[Prefix::Groups(inode)]).await.map(|read| {
-                let is_moved = groups(read.prefixes.into_iter().flatten(), version) != known;
-                if is_moved { Drain::Later } else { not_opened.unwrap_or(Drain::Lost) }
-            })
-        }
+        Ok(Err(Drain::Lost)) => lost(manager, (inode, version), &known, not_opened).await,
         Ok(Err(Drain::Refused(why))) => {
             in_trouble(&why);
             Ok(Drain::Later)
@@ -155,10 +187,10 @@ pub(super) async fn drain(
 }
 
 /// Bytes, from one to another.
-type Ranges = Vec<(u64, u64)>;
+pub(super) type Ranges = Vec<(u64, u64)>;
 
 /// How long a version is, and what of it the base alone has; `None`: a part of it is nowhere.
-pub(super) fn extent(known: &[Of], base: Option<Base>) -> Option<(u64, Ranges)> {
+fn extent(known: &[Of], base: Option<Base>) -> Option<(u64, Ranges)> {
     let (mut end, mut of_base) = (0, Vec::new());
     let named: BTreeMap<u32, &Group> = known.iter().map(|(index, _, group)| (*index, group)).collect();
     let last = named.iter().rev().find(|(_, group)| group.bytes > 0).map_or(0, |(index, _)| index + 1);
@@ -432,11 +464,8 @@ async fn write_lost(manager: &Manager, (layout, parity): (&Layout, Parity), rows
 async fn write_from_one(manager: &Manager, places: &[Place], part: &DrainPart) -> Part {
     let (mut lost, mut answered) = (true, true);
     for place in places.iter().copied() {
-        // A later life has what is on its SSD.
-        let newest = manager.members.newest(place.id);
-        let Some(member) = newest.filter(|member| member.lends.place.incarnation >= place.incarnation) else {
-            manager.members.suspect(place);
-            lost &= manager.members.is_over(place) && !manager.members.may_return(place.id);
+        let Some(member) = manager.members.holder(place) else {
+            lost &= manager.members.is_lost(place);
             continue;
         };
         let its = DrainPart { incarnation: member.lends.place.incarnation, ..part.clone() };

@@ -178,6 +178,17 @@ impl Members {
         self.known().members.get(&id).cloned()
     }
 
+    /// The benefactor that has what lies at a place: a later life has what is on its SSD.
+    pub(super) fn holder(&self, place: placement::Place) -> Option<Member> {
+        self.newest(place.id).filter(|member| member.lends.place.incarnation >= place.incarnation)
+    }
+
+    /// Whether what lies at a place without a [holder](Self::holder) is lost for ever.
+    pub(super) fn is_lost(&self, place: placement::Place) -> bool {
+        self.suspect(place);
+        self.is_over(place) && !self.may_return(place.id)
+    }
+
     /// Everybody but one who may be given chunks.
     pub(super) fn others(&self, than: BenefactorId) -> Vec<Candidate> {
         let mut candidates = self.known().candidates();

@@ -37,16 +37,10 @@ impl Rows {
             Self { parity, known: BTreeMap::new(), at: BTreeMap::new(), members: Vec::new(), silent: BTreeSet::new() };
         let mut asked = JoinSet::new();
         for place in layout.places().into_iter().filter(|place| Some(place.id) != except) {
-            // A later life has what is on its SSD.
-            let newest = manager.members.newest(place.id);
-            match newest.filter(|member| member.lends.place.incarnation >= place.incarnation) {
+            match manager.members.holder(place) {
                 Some(member) => drop(asked.spawn(async move { (place, member.has_table(of).await, member) })),
-                None => {
-                    manager.members.suspect(place);
-                    if !manager.members.is_over(place) || manager.members.may_return(place.id) {
-                        rows.silent.insert(place);
-                    }
-                }
+                None if manager.members.is_lost(place) => {}
+                None => drop(rows.silent.insert(place)),
             }
         }
         while let Some(Ok((place, table, member))) = asked.join_next().await {

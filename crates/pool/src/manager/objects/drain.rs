@@ -11,7 +11,7 @@ use bytes::Bytes;
 use surgetank_pool_core::benefactor::holdings::GroupOf;
 use surgetank_pool_core::id::{BenefactorId, Inode, Version};
 use surgetank_pool_core::meta::value::{Base, Change, Placed};
-use surgetank_pool_core::meta::{Key as StoreKey, Node, Prefix, Value};
+use surgetank_pool_core::meta::{Key as StoreKey, Node, Value};
 use surgetank_pool_core::parity::Parity;
 use surgetank_pool_core::placement::{Layout, Place, Stripe};
 use surgetank_pool_core::publishing::Turn;
@@ -24,8 +24,7 @@ use crate::bucket::{self, Key, OBJECT_MAX};
 use crate::chunks::{self, CHUNK, Get, Piece, SendPart, TableOf};
 use crate::lost::{self, NotHad};
 use crate::manager::Manager;
-use crate::manager::answers::groups;
-use crate::manager::drain::{Drain, Of, extent};
+use crate::manager::drain::{self, Drain, Draining, Of};
 use crate::manager::rows::Rows;
 use crate::manager::target::Target;
 use crate::meta::Unavailable;
@@ -96,19 +95,11 @@ pub(in crate::manager) async fn drain(
     of: (Inode, Version),
     turn: Turn<'_>,
 ) -> Result<Drain, Unavailable> {
-    let (inode, version) = of;
-    let read = manager.store.read(&[StoreKey::Node(inode)], &[Prefix::Groups(inode)]).await?;
-    let node = match read.keys.into_iter().next().flatten().map(|stored| stored.value) {
-        Some(Value::Node(node)) => node,
-        // The journal has an entry of it, so that it cannot be forgotten.
-        _ => return Ok(Drain::Later),
-    };
-    let known = groups(read.prefixes.into_iter().flatten(), version);
-    let (base, place) = (node.rests_on(), target.place(turn.change));
+    let ((inode, version), place) = (of, target.place(turn.change));
     let in_trouble = |text: &dyn Display| manager.troubles.of(target, Some(&place), &text);
-    let Some((size, of_base)) = extent(&known, base) else {
-        in_trouble(&format_args!("a part of version {version} is neither in the pool nor at the target"));
-        return Ok(if base.is_none() { Drain::Conflict } else { Drain::Later });
+    let Draining { node, known, base, size, of_base } = match drain::begin(manager, of, &in_trouble).await? {
+        Ok(draining) => draining,
+        Err(ended) => return Ok(ended),
     };
     if size > OBJECT_MAX {
         return Ok(Drain::TooLong);
@@ -172,14 +163,8 @@ pub(in crate::manager) async fn drain(
         }
         Err(Drain::Lost) => {
             upload.unanswered = true;
-            // Repair may have brought copies elsewhere meanwhile, of which only newer layouts know.
-            match manager.store.read(&[], &[Prefix::Groups(inode)]).await {
-                Ok(read) => match groups(read.prefixes.into_iter().flatten(), version) == known {
-                    true => not_opened.filter(|_| !planted(Bug::AwayIsLost)).unwrap_or(Drain::Lost),
-                    false => Drain::Later,
-                },
-                Err(_) => Drain::Later,
-            }
+            let not_opened = not_opened.filter(|_| !planted(Bug::AwayIsLost));
+            drain::lost(manager, of, &known, not_opened).await.unwrap_or(Drain::Later)
         }
         Err(why) => {
             upload.unanswered = true;
@@ -405,10 +390,7 @@ fn by_benefactor(manager: &Manager, at: usize, pieces: &Pieces) -> Option<(Benef
             What::Zeros => of_chunks.push((None, *length)),
             What::Base(_) => return None,
             What::Chunk { chunk, of, places, .. } => {
-                let lives = |place: &&Place| {
-                    let newest = manager.members.newest(place.id);
-                    newest.is_some_and(|member| member.lends.place.incarnation >= place.incarnation)
-                };
+                let lives = |place: &&Place| manager.members.holder(**place).is_some();
                 let places: BTreeSet<BenefactorId> = places.iter().filter(lives).map(|place| place.id).collect();
                 if places.is_empty() {
                     return None;
@@ -500,10 +482,8 @@ async fn made(manager: &Manager, of: &OfRows, chunk: u32) -> Result<(u32, Bytes)
 async fn fetch(manager: &Manager, places: &[Place], of: TableOf, chunk: u32) -> Result<(u32, Bytes), Drain> {
     let mut lost = true;
     for place in places.iter().copied() {
-        let newest = manager.members.newest(place.id);
-        let Some(member) = newest.filter(|member| member.lends.place.incarnation >= place.incarnation) else {
-            manager.members.suspect(place);
-            lost &= manager.members.is_over(place) && !manager.members.may_return(place.id);
+        let Some(member) = manager.members.holder(place) else {
+            lost &= manager.members.is_lost(place);
             continue;
         };
         let get = Get { incarnation: member.lends.place.incarnation, of, chunk, ticket: Ticket::default() };
