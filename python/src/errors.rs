@@ -60,7 +60,7 @@ fn os(errno: Errno, why: String, path: Option<String>) -> PyErr {
 fn of_pool(error: &client::Error) -> PyErr {
     use client::Error as Of;
     let errno = match error {
-        Of::Refused(path, refusal) => return os(refused(refusal), told(refusal), Some(path.clone())),
+        Of::Refused(path, refusal) => return os(client::errno(refusal), told(refusal), Some(path.clone())),
         Of::Path(path, why) => return os(Errno::INVAL, why.clone(), Some(path.clone())),
         Of::Unreadable { path, offset, why } => {
             let why = format!("bytes from {offset} on cannot be read: {why}");
@@ -83,28 +83,5 @@ fn told(refusal: &Refusal) -> String {
     match refusal {
         Refusal::InUse => "the file is open for writing in this process already: close it there first".to_owned(),
         refusal => refusal.to_string(),
-    }
-}
-
-/// As the mount answers programs.
-const fn refused(refusal: &Refusal) -> Errno {
-    match refusal {
-        Refusal::NotFound => Errno::NOENT,
-        Refusal::Exists => Errno::EXIST,
-        Refusal::NotADirectory => Errno::NOTDIR,
-        Refusal::IsADirectory => Errno::ISDIR,
-        Refusal::NotEmpty => Errno::NOTEMPTY,
-        Refusal::IntoItself => Errno::INVAL,
-        Refusal::InUse => Errno::BUSY,
-        Refusal::TooManyLinks => Errno::MLINK,
-        Refusal::NotAllowed => Errno::PERM,
-        Refusal::NotTheWriter
-        | Refusal::Named
-        | Refusal::Version(_)
-        | Refusal::Moved
-        | Refusal::Benefactors(_)
-        | Refusal::NotThePublisher
-        | Refusal::NotTheWarden
-        | Refusal::NotDrained => Errno::IO,
     }
 }

@@ -1,13 +1,13 @@
 //! What programs are told.
 
 use fuser::Errno;
-use surgetank_pool::client::Error;
+use surgetank_pool::client::{self, Error};
 use surgetank_pool_core::meta::operation::Refusal;
 
 /// The error of a system call for one of the pool.
 pub(crate) fn errno(error: &Error) -> Errno {
     match error {
-        Error::Refused(_, refusal) => refused(refusal),
+        Error::Refused(_, refusal) => Errno::from_i32(client::errno(refusal).raw_os_error()),
         Error::Path(..) => Errno::EINVAL,
         Error::NoRoom { .. } | Error::StoreFull(..) => Errno::ENOSPC,
         Error::NotAllowed(_) => Errno::EACCES,
@@ -18,28 +18,6 @@ pub(crate) fn errno(error: &Error) -> Errno {
         | Error::Unreadable { .. }
         | Error::NotDrained(..)
         | Error::Timeout(..) => Errno::EIO,
-    }
-}
-
-fn refused(refusal: &Refusal) -> Errno {
-    match refusal {
-        Refusal::NotFound => Errno::ENOENT,
-        Refusal::Exists => Errno::EEXIST,
-        Refusal::NotADirectory => Errno::ENOTDIR,
-        Refusal::IsADirectory => Errno::EISDIR,
-        Refusal::NotEmpty => Errno::ENOTEMPTY,
-        Refusal::IntoItself => Errno::EINVAL,
-        Refusal::InUse => Errno::EBUSY,
-        Refusal::TooManyLinks => Errno::EMLINK,
-        Refusal::NotAllowed => Errno::EPERM,
-        Refusal::NotTheWriter
-        | Refusal::Named
-        | Refusal::Version(_)
-        | Refusal::Moved
-        | Refusal::Benefactors(_)
-        | Refusal::NotThePublisher
-        | Refusal::NotTheWarden
-        | Refusal::NotDrained => Errno::EIO,
     }
 }
 

@@ -3,6 +3,7 @@
 //! A client is one session of a mount. Every change is asked for under a number of the session, so that it takes place once, whichever
 //! manager carries it out and however often it is sent. Paths are relative to the mount's root, with `/` between names.
 
+mod errno;
 mod leaving;
 mod locks;
 mod lost;
@@ -29,6 +30,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tonic::Code;
 
+pub use self::errno::errno;
 use self::locks::AskedAt;
 use self::lost::Rows;
 pub use self::nodes::{Held, Owner, Stat};

@@ -12,7 +12,7 @@ use surgetank_pool_core::parity::Parity;
 use surgetank_pool_core::placement::Media;
 
 use crate::support::s3::{Disturbing, TestBucket, Verdict};
-use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, append, bytes, read, run, same, until, write};
 
 const COPIES: Durability = Durability::Copies { copies: 1, media: Media::Any };
 
@@ -34,6 +34,33 @@ pub fn config(pool: &Pool, target: &str) -> client::Config {
 
 pub async fn client(pool: &Pool, target: &str) -> PoolClient {
     pool.client_of(config(pool, target)).await
+}
+
+/// A bucket whose requests can be disturbed; `None`: there is no store.
+pub fn behind() -> Option<(Disturbing, TestBucket)> {
+    let disturbing = Disturbing::start()?;
+    let bucket = TestBucket::make()?.behind(&disturbing);
+    Some((disturbing, bucket))
+}
+
+/// A pool over a bucket, and a client of it; `None`: there is no store.
+pub async fn undisturbed(managers: usize, benefactors: usize) -> Option<(TestBucket, Pool, PoolClient)> {
+    let bucket = TestBucket::make()?;
+    let (pool, client) = over(&bucket, (managers, benefactors)).await;
+    Some((bucket, pool, client))
+}
+
+/// The same with [`behind`].
+pub async fn disturbed(managers: usize, benefactors: usize) -> Option<(Disturbing, TestBucket, Pool, PoolClient)> {
+    let (disturbing, bucket) = behind()?;
+    let (pool, client) = over(&bucket, (managers, benefactors)).await;
+    Some((disturbing, bucket, pool, client))
+}
+
+async fn over(bucket: &TestBucket, (managers, benefactors): (usize, usize)) -> (Pool, PoolClient) {
+    let pool = pool_at(bucket, managers, benefactors);
+    let client = client(&pool, &bucket.target("t")).await;
+    (pool, client)
 }
 
 /// The bucket has a file, with these bytes.
@@ -85,9 +112,7 @@ pub fn what_is_closed_arrives_in_a_bucket_whole_and_is_read_there() {
 #[test]
 pub fn a_later_version_takes_the_place_of_the_former_with_what_only_that_has() {
     run(async {
-        let Some(bucket) = TestBucket::make() else { return };
-        let mut pool = pool_at(&bucket, 1, 2);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((bucket, mut pool, client)) = undisturbed(1, 2).await else { return };
         let mut content = bytes(1, 21 * MIB);
         write(&client, "file", &content).await.unwrap();
         arrived(&client, &bucket, ("file", "t/file"), &content).await;
@@ -116,9 +141,7 @@ pub fn a_later_version_takes_the_place_of_the_former_with_what_only_that_has() {
 pub fn rows_with_parity_arrive_in_a_bucket_without_those_that_are_lost() {
     for (data, parity) in [(4, 1), (3, 2)] {
         run(async {
-            let Some(disturbing) = Disturbing::start() else { return };
-            let Some(bucket) = TestBucket::make() else { return };
-            let bucket = bucket.behind(&disturbing);
+            let Some((disturbing, bucket)) = behind() else { return };
             let mut pool = pool_at(&bucket, 1, usize::from(data + parity));
             let target = bucket.target("t");
             let mut config = config(&pool, &target);
@@ -153,9 +176,7 @@ pub fn rows_with_parity_arrive_in_a_bucket_without_those_that_are_lost() {
 #[test]
 pub fn names_move_and_end_in_a_bucket_in_their_order() {
     run(async {
-        let Some(bucket) = TestBucket::make() else { return };
-        let pool = pool_at(&bucket, 1, 1);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((bucket, _pool, client)) = undisturbed(1, 1).await else { return };
         client.make_directory("d").await.unwrap();
         client.make_directory("d/deep").await.unwrap();
         client.make_directory("empty").await.unwrap();
@@ -171,9 +192,7 @@ pub fn names_move_and_end_in_a_bucket_in_their_order() {
         same("c", &bucket.get("t/c").unwrap().1, &bytes(3, MIB + 3));
         same("b", &bucket.get("t/e/deep/b").unwrap().1, &bytes(1, MIB + 1));
         // What has moved is the pool's still.
-        let mut writer = client.append("e/a").await.unwrap();
-        writer.write(b"more").await.unwrap();
-        writer.close().await.unwrap();
+        append(&client, "e/a", b"more").await;
         client.unlink("e/deep/b").await.unwrap();
         client.remove_directory("e/deep").await.unwrap();
         client.rename("e/a", "a").await.unwrap();
@@ -210,9 +229,7 @@ pub fn what_others_put_into_a_bucket_is_seen_and_stays() {
         write(&client, "ours", b"first").await.unwrap();
         arrived(&client, &bucket, ("ours", "t/ours"), b"first").await;
         bucket.put("t/ours", b"changed by others");
-        let mut writer = client.append("ours").await.unwrap();
-        writer.write(b", second").await.unwrap();
-        writer.close().await.unwrap();
+        append(&client, "ours", b", second").await;
         assert!(matches!(client.wait_drained("ours", LONG).await, Err(Error::NotDrained(..))));
         same("ours", &bucket.get("t/ours").unwrap().1, b"changed by others");
         assert_eq!(client.stat("ours").await.unwrap().state, Some(FileState::Conflict));
@@ -225,9 +242,7 @@ pub fn what_others_put_into_a_bucket_is_seen_and_stays() {
 #[test]
 pub fn links_and_special_files_are_refused_where_the_target_is_a_bucket() {
     run(async {
-        let Some(bucket) = TestBucket::make() else { return };
-        let pool = pool_at(&bucket, 1, 1);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((bucket, _pool, client)) = undisturbed(1, 1).await else { return };
         write(&client, "file", b"content").await.unwrap();
         let inode = client.stat("file").await.unwrap().inode;
         let name = |name: &str| surgetank_pool_core::meta::Name::new(name.as_bytes()).unwrap();
@@ -245,9 +260,7 @@ pub fn links_and_special_files_are_refused_where_the_target_is_a_bucket() {
 pub fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
     run(async {
         for stage in ["parts", "complete", "heard", "begin", "record"] {
-            let Some(disturbing) = Disturbing::start() else { return };
-            let Some(bucket) = TestBucket::make() else { return };
-            let bucket = bucket.behind(&disturbing);
+            let Some((disturbing, bucket)) = behind() else { return };
             let mut pool = pool_at(&bucket, 1, 2);
             let client = client(&pool, &bucket.target("t")).await;
             let reached = Arc::new(AtomicBool::new(false));
@@ -304,11 +317,7 @@ pub fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
 #[test]
 pub fn a_store_that_fails_for_a_while_gets_everything_in_the_end() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
-        let pool = pool_at(&bucket, 1, 2);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((disturbing, bucket, _pool, client)) = disturbed(1, 2).await else { return };
         let count = AtomicUsize::new(0);
         disturbing.rule(move |_| match count.fetch_add(1, Ordering::SeqCst) {
             ask if ask > 300 => Verdict::Pass,
@@ -337,11 +346,7 @@ pub fn a_store_that_fails_for_a_while_gets_everything_in_the_end() {
 /// What a store answers in mid-drain is told, nothing is lost and nothing stays in the store; once it is over, everything arrives.
 fn is_told(what: &'static str, is_meant: fn(&str) -> bool, status: u16, body: &'static str) {
     run(async move {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
-        let pool = pool_at(&bucket, 1, 2);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((disturbing, bucket, _pool, client)) = disturbed(1, 2).await else { return };
         write(&client, "before", b"content").await.unwrap();
         arrived(&client, &bucket, ("before", "t/before"), b"content").await;
         disturbing.rule(move |first| if is_meant(first) { Verdict::Answer(status, body) } else { Verdict::Pass });
@@ -388,9 +393,7 @@ pub fn a_bucket_that_is_not_there_or_whose_owner_does_not_let_us_in_is_refused_i
         let sentence = said(&pool, &bucket.target("t")).await;
         assert!(sentence.ends_with("there is no such bucket: make the bucket"), "{sentence}");
         assert!(said(&pool, "s3://UPPER/t").await.contains("write s3://BUCKET/PREFIX"));
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
+        let Some((disturbing, bucket)) = behind() else { return };
         disturbing.rule(|_| Verdict::Answer(403, "<Error><Code>AccessDenied</Code></Error>"));
         let pool = pool_at(&bucket, 1, 1);
         let sentence = said(&pool, &bucket.target("t")).await;
@@ -439,11 +442,7 @@ pub fn the_bucket_of_another_pool_stays_as_it_is() {
 #[test]
 pub fn a_file_that_is_removed_in_mid_drain_leaves_no_upload() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
-        let pool = pool_at(&bucket, 1, 2);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((disturbing, bucket, _pool, client)) = disturbed(1, 2).await else { return };
         disturbing.rule(|first| match first.contains("partNumber=3") {
             true => Verdict::Answer(403, "<Error><Code>AccessDenied</Code></Error>"),
             false => Verdict::Pass,

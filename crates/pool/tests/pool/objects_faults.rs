@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use surgetank_pool::client::{Error, PoolClient};
+use surgetank_pool::client::Error;
 use surgetank_pool_core::meta::FileState;
 use surgetank_pool_core::meta::operation::Refusal;
 
-use crate::objects::{arrived, client, forget, is_clean, pool_at, settled};
-use crate::support::s3::{Disturbing, TestBucket, Verdict};
-use crate::support::{LONG, MIB, bytes, read, run, same, until, write};
+use crate::objects::{arrived, behind, client, disturbed, forget, is_clean, pool_at, settled, undisturbed};
+use crate::support::s3::{TestBucket, Verdict};
+use crate::support::{LONG, MIB, append, bytes, read, run, same, until, write};
 
 /// Requests that were refused.
 fn count() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
@@ -18,20 +18,10 @@ fn count() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (Arc::clone(&count), count)
 }
 
-async fn append(client: &PoolClient, path: &str, more: &[u8]) {
-    let mut writer = client.append(path).await.unwrap();
-    writer.write(more).await.unwrap();
-    writer.close().await.unwrap();
-}
-
 #[test]
 pub fn a_directory_whose_former_objects_cannot_be_removed_at_first_stays_the_pools() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
-        let mut pool = pool_at(&bucket, 1, 2);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((disturbing, bucket, mut pool, client)) = disturbed(1, 2).await else { return };
         client.make_directory("d").await.unwrap();
         let contents = [bytes(1, MIB + 1), bytes(2, 9 * MIB)];
         for (name, content) in ["a", "b"].into_iter().zip(&contents) {
@@ -81,9 +71,7 @@ pub fn a_directory_with_a_marker_moves_with_what_is_in_it() {
 #[test]
 pub fn names_that_no_object_can_have_are_refused_and_stop_nothing() {
     run(async {
-        let Some(bucket) = TestBucket::make() else { return };
-        let pool = pool_at(&bucket, 1, 1);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((bucket, _pool, client)) = undisturbed(1, 1).await else { return };
         write(&client, "a", b"content").await.unwrap();
         arrived(&client, &bucket, ("a", "t/a"), b"content").await;
         let is_refused = |error: Option<Error>| matches!(error, Some(Error::Refused(_, Refusal::NotAllowed)));
@@ -114,9 +102,7 @@ pub fn names_that_no_object_can_have_are_refused_and_stop_nothing() {
 #[test]
 pub fn who_reads_waits_for_credentials_that_are_refused_for_a_while() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
+        let Some((disturbing, bucket)) = behind() else { return };
         bucket.put("t/theirs", b"of others");
         let mut pool = pool_at(&bucket, 1, 1);
         let client = client(&pool, &bucket.target("t")).await;
@@ -152,11 +138,7 @@ pub fn who_reads_waits_for_credentials_that_are_refused_for_a_while() {
 #[test]
 pub fn an_empty_file_arrives_though_the_store_says_that_it_failed() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
-        let pool = pool_at(&bucket, 1, 1);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((disturbing, bucket, _pool, client)) = disturbed(1, 1).await else { return };
         let (failed, seen) = count();
         disturbing.rule(move |first| {
             let is_meant = first.starts_with("PUT") && first.contains("/t/empty");
@@ -175,11 +157,7 @@ pub fn an_empty_file_arrives_though_the_store_says_that_it_failed() {
 #[test]
 pub fn an_upload_that_cannot_be_ended_holds_up_no_other() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
-        let pool = pool_at(&bucket, 1, 2);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((disturbing, bucket, _pool, client)) = disturbed(1, 2).await else { return };
         let (failed, seen) = count();
         disturbing.rule(move |first| {
             if first.starts_with("DELETE") && first.contains("uploadId=") {
@@ -205,9 +183,7 @@ pub fn an_upload_that_cannot_be_ended_holds_up_no_other() {
 #[test]
 pub fn who_writes_between_a_read_and_the_commit_of_what_is_brought_back_loses_nothing() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
+        let Some((disturbing, bucket)) = behind() else { return };
         let mut content = bytes(1, 5 * MIB + 17);
         bucket.put("t/file", &content);
         let pool = pool_at(&bucket, 1, 2);
@@ -244,11 +220,7 @@ pub fn who_writes_between_a_read_and_the_commit_of_what_is_brought_back_loses_no
 #[test]
 pub fn what_others_put_at_a_name_in_the_same_moment_is_not_taken_for_the_pools() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
-        let pool = pool_at(&bucket, 1, 1);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((disturbing, bucket, _pool, client)) = disturbed(1, 1).await else { return };
         let (content, theirs) = (bytes(1, MIB), bytes(2, MIB));
         write(&client, "moved", &content).await.unwrap();
         arrived(&client, &bucket, ("moved", "t/moved"), &content).await;
@@ -282,9 +254,7 @@ pub fn what_others_put_at_a_name_in_the_same_moment_is_not_taken_for_the_pools()
 pub fn a_manifest_that_another_pool_puts_in_the_same_moment_stays() {
     const THEIRS: &[u8] = b"pool 0123456789abcdef\nmount 1\nsince 1\n";
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
+        let Some((disturbing, bucket)) = behind() else { return };
         let (behind, (_, seen)) = (bucket.clone(), count());
         disturbing.rule(move |first| {
             let is_manifest = first.starts_with("PUT") && first.contains("/t/.surgetank/manifest");
@@ -311,9 +281,7 @@ pub fn a_manifest_that_another_pool_puts_in_the_same_moment_stays() {
 #[test]
 pub fn what_a_directory_has_that_cannot_move_holds_up_nothing_else() {
     run(async {
-        let Some(bucket) = TestBucket::make() else { return };
-        let mut pool = pool_at(&bucket, 1, 1);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((bucket, mut pool, client)) = undisturbed(1, 1).await else { return };
         // What is between the others is too long for a key at the new place.
         let (deep, long) = (["x".repeat(250), "x".repeat(250), "x".repeat(250)].join("/"), "m".repeat(250));
         client.make_directory("d").await.unwrap();
@@ -343,9 +311,7 @@ pub fn what_a_directory_has_that_cannot_move_holds_up_nothing_else() {
 #[test]
 pub fn what_only_a_bucket_has_that_is_away_is_not_lost() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
+        let Some((disturbing, bucket)) = behind() else { return };
         let mut pool = pool_at(&bucket, 1, 2);
         // So many bytes take a while on busy processors.
         pool.session = LONG;
@@ -376,11 +342,7 @@ pub fn what_only_a_bucket_has_that_is_away_is_not_lost() {
 #[test]
 pub fn what_a_store_has_not_taken_whole_is_sent_again() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
-        let pool = pool_at(&bucket, 1, 2);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((disturbing, bucket, _pool, client)) = disturbed(1, 2).await else { return };
         let (looks, seen) = count();
         let completed = AtomicBool::new(false);
         disturbing.rule(move |first| {
@@ -406,9 +368,7 @@ pub fn what_a_store_has_not_taken_whole_is_sent_again() {
 #[test]
 pub fn the_pools_own_names_in_a_bucket_are_nobody_elses() {
     run(async {
-        let Some(bucket) = TestBucket::make() else { return };
-        let pool = pool_at(&bucket, 1, 1);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((bucket, _pool, client)) = undisturbed(1, 1).await else { return };
         write(&client, "file", b"content").await.unwrap();
         let is_refused = |error: Option<Error>| matches!(error, Some(Error::Refused(_, Refusal::NotAllowed)));
         assert!(is_refused(client.make_directory(".surgetank").await.err()));
@@ -424,11 +384,7 @@ pub fn the_pools_own_names_in_a_bucket_are_nobody_elses() {
 #[test]
 pub fn a_large_object_that_gets_another_name_is_copied_in_parts() {
     run(async {
-        let Some(disturbing) = Disturbing::start() else { return };
-        let Some(bucket) = TestBucket::make() else { return };
-        let bucket = bucket.behind(&disturbing);
-        let pool = pool_at(&bucket, 1, 3);
-        let client = client(&pool, &bucket.target("t")).await;
+        let Some((disturbing, bucket, _pool, client)) = disturbed(1, 3).await else { return };
         let content = bytes(1, 70 * MIB + 3);
         write(&client, "a b", &content).await.unwrap();
         arrived(&client, &bucket, ("a b", "t/a%20b"), &content).await;

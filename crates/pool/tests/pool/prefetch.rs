@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use surgetank_pool::client::PoolClient;
 use surgetank_pool_core::meta::FileState;
 
-use crate::support::{LONG, MIB, Pool, bytes, drained, has_free, read, run, same, until, write};
+use crate::support::{LONG, MIB, Pool, append, bytes, drained, has_free, read, run, same, until, write};
 
 /// Fills the pool until a file is at the target alone, and empties it again.
 async fn evicted(client: &PoolClient, path: &str) {
@@ -47,9 +47,7 @@ fn what_is_brought_back_is_read_without_the_target_which_hears_nothing_of_it() {
         same("file", &read(&client, "file").await.unwrap(), &content);
         std::fs::rename(&away, pool.target()).unwrap();
         // It is written and drained as any other.
-        let mut writer = client.append("file").await.unwrap();
-        writer.write(b"more").await.unwrap();
-        writer.close().await.unwrap();
+        append(&client, "file", b"more").await;
         until("the target has it", async || client.status().await.unwrap().journal == 0).await;
         drained(&pool, &client, "file", &[&content[..], b"more"].concat()).await;
     });

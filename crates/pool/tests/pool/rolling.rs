@@ -11,7 +11,7 @@ use surgetank_pool::security::token::Claims;
 use surgetank_pool_core::id::BenefactorId;
 use tokio::task::JoinHandle;
 
-use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until};
+use crate::support::{LONG, MIB, Pool, bytes, raw, read, run, same, until};
 
 fn content(file: u64) -> Vec<u8> {
     bytes(file, 2 * MIB + 1234)
@@ -103,21 +103,11 @@ fn with_two_copies_benefactors_are_restarted_one_after_the_other_as_soon_as_noth
     });
 }
 
-/// A request as another release sends it: how it is answered.
+/// A status as another release asks for it: how that is answered.
 async fn asked_by(pool: &Pool, protocol: Option<u32>) -> Result<(), tonic::Status> {
-    let at = format!("http://{}", pool.managers[0].address);
-    let channel = tonic::transport::Endpoint::from_shared(at).unwrap().connect().await.unwrap();
-    let mut grpc = tonic::client::Grpc::new(channel);
-    grpc.ready().await.unwrap();
-    // That of a status.
-    let mut request = tonic::Request::new(vec![10_u8]);
     let token = pool.credentials.key().token(&Claims::Member);
-    request.metadata_mut().insert("authorization", token.to_text().parse().unwrap());
-    if let Some(protocol) = protocol {
-        request.metadata_mut().insert("surgetank-pool-protocol", protocol.into());
-    }
-    let method = "/surgetank.pool.Manager/Status".parse().unwrap();
-    grpc.unary(request, method, plain::Plain).await.map(|_| ())
+    let said = (Some(token.to_text()), protocol);
+    raw::ask(&pool.managers[0].address, "/surgetank.pool.Manager/Status", said, vec![10]).await.map(drop)
 }
 
 #[test]
@@ -133,47 +123,4 @@ fn releases_that_speak_another_protocol_are_refused_in_one_sentence() {
             assert!(told.contains("run releases of one protocol"), "{told}");
         }
     });
-}
-
-/// Bytes as they are.
-mod plain {
-    use bytes::{Buf, BufMut};
-    use tonic::Status;
-    use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-
-    pub struct Plain;
-
-    impl Codec for Plain {
-        type Encode = Vec<u8>;
-        type Decode = Vec<u8>;
-        type Encoder = Self;
-        type Decoder = Self;
-
-        fn encoder(&mut self) -> Self {
-            Self
-        }
-
-        fn decoder(&mut self) -> Self {
-            Self
-        }
-    }
-
-    impl Encoder for Plain {
-        type Item = Vec<u8>;
-        type Error = Status;
-
-        fn encode(&mut self, item: Vec<u8>, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
-            out.put_slice(&item);
-            Ok(())
-        }
-    }
-
-    impl Decoder for Plain {
-        type Item = Vec<u8>;
-        type Error = Status;
-
-        fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-            Ok(Some(from.copy_to_bytes(from.remaining()).to_vec()))
-        }
-    }
 }

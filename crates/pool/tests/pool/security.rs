@@ -4,13 +4,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
-use bytes::{Buf, BufMut};
+use crate::support::{LONG, MIB, Pool, bytes, raw, read, run, same, until, write};
 use surgetank_pool::benefactor::Benefactor;
 use surgetank_pool::chunks::{self, Draft, DrainLost, DrainPart, Get, News, Put, Seal, SendPart};
 use surgetank_pool::client::{Config, Error, PoolClient};
 use surgetank_pool::manager::{self, ASIDE, Begin, Begun, Content, Ended, Manager, NUMBERS, Once};
-use surgetank_pool::rpc::{Listener, Method, Peer};
+use surgetank_pool::rpc::{Listener, Method, PROTOCOL, Peer};
 use surgetank_pool::security::revoked::Revoked;
 use surgetank_pool::security::token::{Claims, Grant, Key, Ticket, now};
 use surgetank_pool::security::{Access, Credentials, NoSecret, files};
@@ -59,57 +58,9 @@ async fn begin(pool: &Pool, name: &str, of: Grant) -> (Begun, Access) {
     }
 }
 
-/// Bytes as they are, so that nothing but the path of a request counts.
-#[derive(Clone, Default)]
-struct Raw;
-
-impl tonic::codec::Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl tonic::codec::Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, item: Vec<u8>, out: &mut tonic::codec::EncodeBuf<'_>) -> Result<(), Status> {
-        out.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl tonic::codec::Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut tonic::codec::DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining()).to_vec()))
-    }
-}
-
-/// What a server answers to a request with this text for a token, or none.
-async fn raw(address: &str, method: &'static str, token: Option<&str>) -> Status {
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
-    let mut grpc = tonic::client::Grpc::new(endpoint.connect().await.unwrap());
-    grpc.ready().await.unwrap();
-    // Nothing that can be read as a request.
-    let mut request = tonic::Request::new(vec![0xff; 64]);
-    request.metadata_mut().insert("surgetank-pool-protocol", surgetank_pool::rpc::PROTOCOL.into());
-    if let Some(token) = token {
-        request.metadata_mut().insert("authorization", token.parse().unwrap());
-    }
-    let path = tonic::codegen::http::uri::PathAndQuery::from_static(method);
-    grpc.unary(request, path, Raw).await.map(|reply| reply.into_inner()).unwrap_err()
+/// What a server answers to what no request can be read as, with this text for a token, or none.
+async fn answered(address: &str, method: &'static str, token: Option<&str>) -> Status {
+    raw::ask(address, method, (token, Some(PROTOCOL)), vec![0xff; 64]).await.unwrap_err()
 }
 
 #[test]
@@ -146,19 +97,19 @@ fn no_service_reads_a_request_without_a_token_of_the_pool() {
         damaged.insert(20, 'A');
         let key = ours.to_text();
         for (address, method) in manager.into_iter().chain(benefactor) {
-            let none = raw(address, method, None).await;
+            let none = answered(address, method, None).await;
             assert_eq!(none.code(), Code::Unauthenticated, "{method}: {none}");
             assert!(none.message().starts_with("the pool wants a token"), "{none}");
             for token in [&foreign, &damaged, &key, ""] {
-                let refused = raw(address, method, Some(token)).await;
+                let refused = answered(address, method, Some(token)).await;
                 assert_eq!(refused.code(), Code::Unauthenticated, "{method} {token}");
                 assert!(refused.message().contains("is not one of this pool"), "{refused}");
             }
-            let refused = raw(address, method, Some(&expired)).await;
+            let refused = answered(address, method, Some(&expired)).await;
             assert_eq!(refused.code(), Code::PermissionDenied, "{method}");
             assert!(refused.message().contains("has expired") && refused.message().contains("pool token"), "{refused}");
             // With a token of the pool the request is read, and found to be none.
-            let admitted = raw(address, method, Some(&of(ours, &Claims::Member))).await;
+            let admitted = answered(address, method, Some(&of(ours, &Claims::Member))).await;
             assert_eq!(admitted.code(), Code::InvalidArgument, "{method}: {admitted}");
         }
         write(&client, "file", b"whoever was refused has done no harm").await.unwrap();

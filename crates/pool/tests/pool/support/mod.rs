@@ -7,8 +7,10 @@ pub mod disk;
 pub mod etcd;
 pub mod etcd_cluster;
 pub mod etcd_server;
+mod files;
 pub mod held;
 pub mod planted;
+pub mod raw;
 pub mod s3;
 
 use std::cell::RefCell;
@@ -37,6 +39,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use self::disk::CutDisk;
 use self::etcd_server::Server;
+#[allow(unused_imports, reason = "tests of mounts have files of their own")]
+pub use self::files::{append, drained, read, write};
 
 pub const MIB: usize = 1 << 20;
 /// What a test waits for at most, so that a failure ends.
@@ -564,24 +568,6 @@ impl Drop for Small {
     fn drop(&mut self) {
         let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
     }
-}
-
-/// Writes a file and closes it.
-pub async fn write(client: &PoolClient, path: &str, content: &[u8]) -> Result<(), client::Error> {
-    let mut writer = client.create(path).await?;
-    writer.write(content).await?;
-    writer.close().await
-}
-
-/// The target has a file, with these bytes.
-pub async fn drained(pool: &Pool, client: &PoolClient, path: &str, content: &[u8]) {
-    client.wait_drained(path, LONG).await.expect("it is drained");
-    same(path, &std::fs::read(pool.target().join(path)).expect("it is there"), content);
-}
-
-/// Reads a whole file.
-pub async fn read(client: &PoolClient, path: &str) -> Result<Vec<u8>, client::Error> {
-    client.open(path).await?.read_all().await
 }
 
 /// Runs a test in a runtime of its own.
