@@ -20,8 +20,13 @@ LIVES ?= 1000
 CONFIG ?= /etc/surgetank/surgetank.toml
 TYPE ?=
 
-# The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
-PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-hierarchy/planted-bugs,surgetank-mrc/planted-bugs,surgetank-whatif/planted-bugs --test planted --test planted_allocation --test planted_array --test planted_curves --test planted_hierarchy --test planted_rental --test planted_readcache --test planted_pool --test planted_staging --test planted_security --test planted_writers --test planted_holes --test planted_objects --test planted_parity
+# The tests are built once, with the bugs that some of them plant. Named in the whole workspace, not by package: what is built serves all.
+TESTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs,surgetank-pool/planted-bugs,surgetank-allocation/planted-bugs,surgetank-hierarchy/planted-bugs,surgetank-mrc/planted-bugs,surgetank-whatif/planted-bugs
+
+# The simulation's tests, and those that no other group has.
+SIMULATED := crash array_crashes members liveness limit read_cache_life read_cache_model models rows simulated_pool
+OTHERS := $(filter-out $(SIMULATED) pool mount d% in_% planted%,$(sort $(basename $(notdir $(wildcard */tests/*.rs crates/*/tests/*.rs)) $(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs crates/*/tests/*/main.rs))))))
+named = $(addprefix --test ,$(1))
 
 # What finds them there passes without a bug, as `test-pool` has seen.
 FOUND_WITHOUT := --skip kept:: --skip objects:: --skip objects_faults:: --skip room:: --skip sharing:: --skip sparse::
@@ -40,7 +45,7 @@ help:
 	@echo 'make bench-peers  the kernel'\''s caches and surgetank in one guest (ARGS="--scale 0.25 --rounds 1": shorter)'
 	@echo 'make bench-arrays  mdadm'\''s array, lvmcache and ours in one guest (ARGS=--quick: three minutes in place of ten)'
 	@echo 'make bench-pool  a checkpoint into a staging pool, SeaweedFS, JuiceFS, MooseFS and GlusterFS over throttled servers (ARGS="256 3 64": theirs on disks of 64 MiB/s)'
-	@echo 'make bench-objects  a drain to an object store beside a plain multipart upload to it (ARGS="512 3": MiB, rounds)'
+	@echo 'make bench-objects  a drain to an object store beside a plain multipart upload to it (ARGS="512 3 96": MiB, rounds, MiB/s of a link before the store)'
 	@echo 'make pool-programs  torch, h5py, Orbax, LAMMPS, pjdfstest, fio and others on a mounted pool (ARGS="torch h5py": these alone)'
 	@echo 'make python   the Python package: its wheel, its types, and its tests on pools of real processes (ARGS="-k flush": these alone)'
 	@echo 'make pool-slurm  jobs with #BB_LUA lines under a Slurm of its own, over staging pools (ARGS=--planted: with bugs that it must find)'
@@ -68,32 +73,29 @@ test:
 	@scripts/setup test
 	@$(MAKE) --no-print-directory lint
 	scripts/slurm/functions
-	$(CARGO) test --workspace --doc
-	$(CARGO) test --workspace --lib --bins --tests --examples --no-run
-	$(CARGO) test $(PLANTED) --no-run
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target --keep-going test-pool test-daemon test-simulation test-units test-product
+	$(CARGO) test $(TESTED) --doc
+	$(CARGO) test $(TESTED) --lib --bins --tests --examples --no-run
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target --keep-going test-pool test-daemon test-simulation test-units test-product
 
 # Side by side, those first that wait the longest: tests of the product wait for volumes and timers; the simulation takes the processors that
 # they leave, after the tests whose names begin with d (the demo alone waits for longer than most others).
 test-units:
-	$(CARGO) test --workspace --lib --bins --examples --no-fail-fast
+	$(CARGO) test $(TESTED) --lib --bins --examples --no-fail-fast
 
 # More at a time than there are processors: most of them wait for leases to end most of the time.
 test-pool:
-	RUST_TEST_THREADS=3 $(CARGO) test --workspace --test pool --test mount --no-fail-fast
+	RUST_TEST_THREADS=3 $(CARGO) test $(TESTED) --test pool --test mount --no-fail-fast
 
 test-daemon:
-	$(CARGO) test --workspace --test 'in_*' --no-fail-fast
+	$(CARGO) test $(TESTED) --test 'in_*' --no-fail-fast
 
-# All others, by their names: packages alone would be built with other features.
 test-product:
-	$(CARGO) test --workspace --exclude surgetank-sim --exclude surgetank-readcache --exclude surgetank-pool-core \
-		--test '[!dimp]*' --test 'm[!o]*' --test model --test 'p[!o]*' --no-fail-fast
+	$(CARGO) test $(TESTED) $(call named,$(OTHERS)) --no-fail-fast
 
 test-simulation:
-	$(CARGO) test --workspace --test 'd*' --no-fail-fast
-	nice -n 19 $(CARGO) test --workspace --test crash --test array_crashes --test members --test liveness --test limit --test read_cache_life --test read_cache_model --test models --test rows --test simulated_pool --no-fail-fast
-	nice -n 19 $(CARGO) test $(PLANTED) --no-fail-fast -- --nocapture $(FOUND_WITHOUT)
+	$(CARGO) test $(TESTED) --test 'd*' --no-fail-fast
+	nice -n 19 $(CARGO) test $(TESTED) $(call named,$(SIMULATED)) --no-fail-fast
+	nice -n 19 $(CARGO) test $(TESTED) --test 'planted*' --no-fail-fast -- --nocapture $(FOUND_WITHOUT)
 
 sim:
 	@scripts/setup test
