@@ -59,8 +59,10 @@ fn a_benefactor_is_drained_by_a_command_that_is_said_again_and_ends_though_its_p
     until("it is not shown any more", || states(&pool.status()) == ["joined", "joined"]);
     let place = &pool.place;
     assert!(fs::read(place.at("mnt/file")).unwrap() == bytes(1, 20 * MIB));
-    let told = String::from_utf8(drain(&["1"]).stderr).unwrap();
-    assert!(told.contains("no benefactor 1 lends") && told.lines().count() == 1, "{told}");
+    for none in [&["1"][..], &["99", "--undo"]] {
+        let told = String::from_utf8(drain(none).stderr).unwrap();
+        assert!(told.contains(&format!("no benefactor {} lends", none[0])) && told.lines().count() == 1, "{told}");
+    }
     fs::rename(place.at("aside"), place.at("target")).unwrap();
     done(&["pool", "wait", &place.text("mnt/file"), "--state", "drained"]);
     assert!(fs::read(place.at("target/file")).unwrap() == bytes(1, 20 * MIB));

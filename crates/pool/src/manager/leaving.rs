@@ -36,12 +36,7 @@ impl Manager {
                     "benefactor {id} is just joining: say it again in a moment"
                 )));
             }
-            _ => {
-                return Err(Refused::failed_precondition(format!(
-                    "no benefactor {id} lends: `surgetank pool status` shows those that do; one that is dead and never returns leaves with \
-                     `surgetank pool leave {id}`"
-                )));
-            }
+            _ => return Err(lends_not(id)),
         };
         let stored: Vec<(Key, Stored)> = read.prefixes.into_iter().flatten().collect();
         let held = Held::of(id, &stored);
@@ -67,8 +62,13 @@ impl Manager {
     }
 
     /// A benefactor stays: it joins again, in the life that it has, when it is told.
-    pub(super) async fn take_back(&self, id: BenefactorId) -> Result<Reply, Unavailable> {
-        self.commit(Vec::<Compare>::new(), vec![Write::Delete(Key::Leaving(id))]).await?;
+    pub(super) async fn take_back(&self, id: BenefactorId) -> Result<Reply, Refused> {
+        let unavailable = |error: Unavailable| Refused::unavailable(error.to_string());
+        let read = self.store.read(&[Key::Leaving(id), Key::Lends(id)], &[]).await.map_err(unavailable)?;
+        if read.keys.iter().all(Option::is_none) {
+            return Err(lends_not(id));
+        }
+        self.commit(Vec::<Compare>::new(), vec![Write::Delete(Key::Leaving(id))]).await.map_err(unavailable)?;
         Ok(Reply::Done)
     }
 
@@ -107,6 +107,13 @@ impl Manager {
             _ => true,
         }
     }
+}
+
+fn lends_not(id: BenefactorId) -> Refused {
+    Refused::failed_precondition(format!(
+        "no benefactor {id} lends: `surgetank pool status` shows those that do; one that is dead and never returns leaves with \
+         `surgetank pool leave {id}`"
+    ))
 }
 
 /// What a benefactor has that no target has yet, and others that leave already: the rest has to take all of it.

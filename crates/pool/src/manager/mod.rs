@@ -339,7 +339,7 @@ impl Service for Manager {
             Request::Undrained => self.undrained().await,
             Request::Leave(id) => return self.leave(id).await,
             Request::TakeOut(id) => return self.take_out(id).await,
-            Request::TakeBack(id) => self.take_back(id).await,
+            Request::TakeBack(id) => return self.take_back(id).await,
             Request::Leaving(id) => self.leaving(id).await,
             Request::Revoke(token) => self.revoke(token).await,
             Request::Revoked => Ok(Reply::Revoked(self.credentials.revoked.all())),
