@@ -298,3 +298,13 @@ fn the_example_is_feasible() {
         .collect();
     assert!(without.iter().all(|cost| *cost > number(&best["cost_usd"])), "{without:?}");
 }
+
+#[test]
+fn the_example_of_the_help_is_feasible() {
+    let place = Place::new("provision", FILE);
+    let help = String::from_utf8(place.run(&["--help"]).stdout).unwrap();
+    let lines = help.lines().skip_while(|line| *line != "A file:").skip(1).take_while(|line| line.starts_with("  "));
+    place.write("a.toml", lines.collect::<Vec<_>>().join("\n"));
+    let ran = place.run(&[]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}

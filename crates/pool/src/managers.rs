@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// No manager has answered a request.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Lost {
-    /// None answers.
+    /// None answers, or those that do cannot do it at present.
     #[error("{0}")]
     Unanswered(String),
     /// One refused the request as such.
@@ -102,8 +102,12 @@ impl Managers {
                 return Err(Lost::NotAllowed(why));
             }
             if Instant::now() >= until {
-                let why = last.map(|status| status.message().to_owned()).unwrap_or_default();
-                return Err(Lost::Unanswered(format!("no manager answers: {why}")));
+                let what = match &last {
+                    Some(status) if status.code() == Code::Aborted => "no manager can do it at present",
+                    _ => "no manager answers",
+                };
+                let why = last.as_ref().map(tonic::Status::message).unwrap_or_default();
+                return Err(Lost::Unanswered(format!("{what}: {why}")));
             }
             tokio::time::sleep(PAUSE).await;
         }

@@ -39,15 +39,27 @@ pub fn print_json(document: &impl Serialize) -> Result<(), Failure> {
     write(&text::json(&document))
 }
 
-/// Writes a whole file or none.
+/// Writes a whole file or none. What is no file, such as a device or a pipe, is written to as it is, and where a symbolic link leads, the file is.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
+    let is_link = path.is_symlink();
+    let written = match path.metadata() {
+        Ok(there) if !there.is_file() => fs::write(path, text),
+        Ok(_) if is_link => path.canonicalize().and_then(|path| replace(&path, text)),
+        // The link leads to nothing yet.
+        Err(_) if is_link => fs::write(path, text),
+        Ok(_) | Err(_) => replace(path, text),
+    };
+    written.doing(|| format!("cannot write {}", path.display()))
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
-    written.inspect_err(|_| drop(fs::remove_file(&part))).doing(|| format!("cannot write {}", path.display()))
+    written.inspect_err(|_| drop(fs::remove_file(&part)))
 }
 
 /// Refuses a path that can be no directory, before anything is computed for it.
@@ -112,6 +124,27 @@ pub fn colours_on_stderr() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_file_is_written_to_and_a_link_stays_one() {
+        use std::io::Read;
+        use std::os::fd::AsRawFd;
+        let place = tempfile::tempdir().unwrap();
+        let of = |name: &str| place.path().join(name);
+        fs::write(of("file"), "before").unwrap();
+        for (link, to) in [("link", "file"), ("ahead", "new")] {
+            std::os::unix::fs::symlink(to, of(link)).unwrap();
+            write_whole(&of(link), "text").unwrap();
+            assert!(of(link).is_symlink());
+            assert_eq!(fs::read_to_string(of(to)).unwrap(), "text");
+        }
+        let (mut reader, writer) = io::pipe().unwrap();
+        write_whole(&PathBuf::from(format!("/proc/self/fd/{}", writer.as_raw_fd())), "text").unwrap();
+        drop(writer);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+    }
 
     #[test]
     fn a_file_is_no_directory_and_that_is_told_before_anything_is_computed() {

@@ -21,7 +21,7 @@ use crate::source;
 
 A file:
   [target]
-  throughput = \"15 GiB/s\"     # or dataset and time = \"5 min\"
+  throughput = \"4 GiB/s\"      # or dataset and time = \"5 min\"
   mode = \"in-job\"             # or \"centre-wide\"
   link_divisor = 100          # each link costs 1/100 GiB/s
   copies = 2                  # or parity = \"8+2\"

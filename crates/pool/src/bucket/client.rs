@@ -11,8 +11,8 @@ use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::signer::{Method, SignedUrlOptions, Signer};
 use object_store::{
-    Attribute, AttributeValue, Attributes, ClientOptions, CopyOptions, GetOptions, GetRange, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, RetryConfig, UpdateVersion,
+    Attribute, AttributeValue, Attributes, ClientConfigKey, ClientOptions, CopyOptions, GetOptions, GetRange,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, RetryConfig, UpdateVersion,
 };
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio_stream::StreamExt;
@@ -33,6 +33,26 @@ impl Options {
     /// Those of one kind that a client knows.
     fn known<K: std::str::FromStr>(&self) -> impl Iterator<Item = (K, String)> {
         self.0.iter().filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value.clone())))
+    }
+}
+
+impl Options {
+    /// Refuses addresses that are none, at which a client would panic, and one at which it would refuse every request.
+    fn check(&self) -> Result<()> {
+        let allow_http = AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp);
+        let http = self.known().any(|(key, value): (AmazonS3ConfigKey, String)| key == allow_http && value == "true");
+        for (name, value) in self.0.iter().filter(|(name, _)| name.contains("ENDPOINT")) {
+            let url = reqwest::Url::parse(value).ok().filter(reqwest::Url::has_host);
+            let why = match url.as_ref().map(reqwest::Url::scheme) {
+                Some("https") => continue,
+                Some("http") if http || !name.starts_with("AWS_ENDPOINT") => continue,
+                Some("http") => "is not https, and AWS_ALLOW_HTTP is not \"true\"",
+                _ => "is no address such as https://store.example:9000",
+            };
+            let sentence = format!("the environment does not say how to reach it, as {name} {why}");
+            return Err(Error::new(ErrorKind::InvalidInput, sentence));
+        }
+        Ok(())
     }
 }
 
@@ -81,6 +101,7 @@ impl Bucket {
         let wrong = |error: object_store::Error| {
             Error::new(ErrorKind::InvalidInput, format!("the environment does not say how to reach it: {error}"))
         };
+        options.check()?;
         // Before the first client is made, which has none of its own.
         let web = Web::new()?;
         let build = |retry| {
@@ -358,5 +379,38 @@ fn none_if_absent<T>(error: &object_store::Error) -> Result<Option<T>> {
     match failed(error) {
         error if error.kind() == ErrorKind::NotFound => Ok(None),
         error => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(options: &[(&str, &str)]) -> Result<Bucket> {
+        Bucket::open("s3://bucket/prefix".parse().unwrap(), &Options::of(options))
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_refused_before_anything_is_asked() {
+        for (endpoint, why) in [
+            ("nonsense", "is no address"),
+            ("", "is no address"),
+            ("ftp://store", "is no address"),
+            ("http://store", "is not https"),
+        ] {
+            let refused = opened(&[("AWS_ENDPOINT_URL", endpoint)]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+            assert!(refused.to_string().contains(&format!("AWS_ENDPOINT_URL {why}")), "{endpoint}: {refused}");
+        }
+        opened(&[("AWS_ENDPOINT_URL", "http://store"), ("AWS_ALLOW_HTTP", "true")]).unwrap();
+        opened(&[("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")]).unwrap();
+    }
+
+    #[test]
+    fn that_there_are_no_credentials_is_told() {
+        let bucket = opened(&[("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")]).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let refused = runtime.block_on(bucket.head(&bucket.key([]).unwrap())).unwrap_err();
+        assert!(refused.to_string().starts_with("there are no credentials"), "{refused}");
     }
 }

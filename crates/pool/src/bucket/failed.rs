@@ -28,12 +28,18 @@ const CODES: &[(&[&str], ErrorKind, &str)] = &[
     (&["QuotaExceeded", "InsufficientStorage"], ErrorKind::StorageFull, "No space left in the store"),
 ];
 
+/// Where a machine's credentials are asked for if the environment has none.
+const METADATA: [&str; 2] = ["/latest/api/token", "/latest/meta-data/iam/"];
+
 /// A client's error in one part of a sentence.
 pub(super) fn failed(error: &object_store::Error) -> Error {
     use object_store::Error as Store;
     // What is around the store's answer names keys, and these are users'.
     let mut innermost = error.source();
     while let Some(deeper) = innermost.and_then(|of| of.source()) {
+        if METADATA.iter().any(|path| deeper.to_string().contains(path)) {
+            return Error::other("there are no credentials, and no metadata service of a machine answers");
+        }
         innermost = Some(deeper);
     }
     let text = innermost.map(ToString::to_string).unwrap_or_default();

@@ -42,10 +42,15 @@ impl Manager {
         let held = Held::of(id, &stored);
         let mut others = self.members.others(id);
         others.retain(|other| !held.leaving.contains(&other.place.id));
-        if others.is_empty() {
-            return Err(Refused::unavailable(format!(
-                "this manager knows of no benefactor but {id} that takes chunks: let another one join first"
+        if held.domains.is_empty() {
+            return Err(Refused::failed_precondition(format!(
+                "benefactor {id} cannot be taken out: no other one lends that stays: let another one join first"
             )));
+        }
+        if others.is_empty() {
+            return Err(Refused::unavailable(
+                "this manager has not heard yet from the benefactors that stay: say it again in a moment",
+            ));
         }
         held.leaves(&others)
             .map_err(|why| Refused::failed_precondition(format!("benefactor {id} cannot be taken out: {why}")))?;

@@ -106,9 +106,17 @@ fn remedy(reason: &str, directory: &Path) -> String {
             "of another pool",
             "name another target, or remove the object `.surgetank/manifest` there if that pool is gone",
         ),
+        (
+            "is none of a pool",
+            "see to it that the address of the store in the managers' environment is one that speaks S3, or remove that object if somebody else has put it there",
+        ),
         ("of another mount", "name another target, or mount it under that name"),
         ("refuses parts", "let the store take parts of 8 MiB"),
         ("manifest has been removed", "see who else writes there"),
+        (
+            "no metadata service of a machine answers",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the managers, and start them again",
+        ),
         ("the store does not answer", "see to it that the managers and benefactors reach it"),
     ];
     match remedies.iter().find(|(of, _)| reason.contains(of)) {

@@ -20,7 +20,7 @@ use bytes::Buf;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{BoxFuture, Service as Tower, http};
 use tonic::server::UnaryService;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 pub use self::address::{BadAddress, advertised, check};
 pub use self::listener::Listener;
@@ -124,6 +124,14 @@ impl<S> Clone for Served<S> {
     }
 }
 
+/// A service that cannot do it at present has answered all the same: callers make `Unavailable` of a connection that fails.
+fn told(status: Status) -> Status {
+    match status.code() {
+        Code::Unavailable => Status::aborted(status.message()),
+        _ => status,
+    }
+}
+
 /// A request whose token was looked at.
 struct Admitted<S> {
     service: Arc<S>,
@@ -137,7 +145,7 @@ impl<S: Service> UnaryService<S::Request> for Admitted<S> {
     fn call(&mut self, request: Request<S::Request>) -> Self::Future {
         let (service, by) = (Arc::clone(&self.service), self.by.clone());
         Box::pin(async move {
-            let mut response = Response::new(service.answer(by, request.into_inner()).await?);
+            let mut response = Response::new(service.answer(by, request.into_inner()).await.map_err(told)?);
             response.metadata_mut().insert(protocol::HEADER, PROTOCOL.into());
             Ok(response)
         })

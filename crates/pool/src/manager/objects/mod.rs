@@ -100,9 +100,10 @@ fn field<'a>(manifest: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn is_of_pool(manifest: &str, pool: u64) -> Result<()> {
-    match field(manifest, "pool") == Some(format!("{pool:016x}").as_str()) {
-        true => Ok(()),
-        false => Err(Error::new(ErrorKind::InvalidInput, "it is the target of another pool")),
+    match field(manifest, "pool") {
+        Some(of) if of == format!("{pool:016x}") => Ok(()),
+        Some(_) => Err(Error::new(ErrorKind::InvalidInput, "it is the target of another pool")),
+        None => Err(Error::new(ErrorKind::InvalidData, "what is at .surgetank/manifest is none of a pool")),
     }
 }
 
