@@ -1,8 +1,10 @@
 //! Who decides what applications have, each interval anew.
 
+mod moves;
+
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use surgetank_allocation::hull::Hull;
 use surgetank_allocation::mlms::{Mlms, SAMPLES_MIN, Sample};
 use surgetank_allocation::{
     Application, Basis, Description, Estimate, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo,
@@ -13,7 +15,8 @@ use surgetank_mrc::online::{Access, Online, OnlineCurve};
 use surgetank_mrc::{Curve, Rate};
 
 use crate::case::{Case, CaseError, Measured, Times};
-use crate::place::{misses, misses_on_the_way};
+use crate::foresight::Foresight;
+use crate::place::misses;
 use crate::system::{Grant, Layout, Reach, Sharing, System};
 
 /// A scheme of the paper's figures, or ours.
@@ -33,11 +36,13 @@ pub enum Scheme {
     Mlms,
     /// One linear program over both levels.
     Optimal,
+    /// The same with the exact curves of the interval that comes: a bound of what plans do that know the past alone.
+    Clairvoyant,
 }
 
 impl Scheme {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Independent,
         Self::FairShare,
         Self::Uncontrolled,
@@ -45,6 +50,7 @@ impl Scheme {
         Self::SecondLevelOnly,
         Self::Mlms,
         Self::Optimal,
+        Self::Clairvoyant,
     ];
 
     /// As tables have it.
@@ -58,6 +64,7 @@ impl Scheme {
             Self::SecondLevelOnly => "second level only",
             Self::Mlms => "mlms",
             Self::Optimal => "optimal",
+            Self::Clairvoyant => "clairvoyant",
         }
     }
 
@@ -77,11 +84,17 @@ pub(crate) struct Controller<'a> {
     case: &'a Case,
     scheme: Scheme,
     curves: Vec<OnlineCurve>,
+    /// Of the clairvoyant scheme.
+    foresight: Option<Foresight>,
     /// At which sizes, in blocks, each curve has a point.
     sizes: Vec<Vec<u64>>,
     mlms: Mlms,
     plan: Option<Plan>,
+    /// What the last intervals missed, each alone, the newest in front.
+    lately: Vec<VecDeque<MissCurve>>,
     violations: Vec<u32>,
+    /// How much of its bound a plan leaves to each application; none if its curve says nothing.
+    margins: Vec<Option<f64>>,
     /// Measured latency ÷ what the model says of the shares that there were: an application's misses may take longer than
     /// those of others, and a model knows one latency of the disk.
     bias: Vec<f64>,
@@ -104,6 +117,8 @@ pub(crate) struct Controller<'a> {
 
 /// What was counted in an interval counts for this much after the next one.
 const COUNTS_KEPT: f64 = 0.8;
+/// Intervals whose curves are looked at one by one: of so many the counts are.
+const LATELY: usize = 5;
 /// Beyond this an interval's miss ratios are of another mix of accesses.
 const CHANGE_MAX: f64 = 0.15;
 /// Points of a curve.
@@ -124,19 +139,6 @@ const NOISE_MAX: f64 = 0.15;
 const NOISE_OF_SLO: f64 = 2.0;
 /// What is left of a bound then: less than any fair share takes.
 const MARGIN_MAX: f64 = 0.9;
-/// A share is split if that makes an application faster by so much, or else its SLO does not hold; and is one cache again when it makes it faster by less than
-/// the other: a split costs what the smaller part holds, until the larger one is warm.
-const SPLIT_FROM: f64 = 1.15;
-const SPLIT_UNTIL: f64 = 1.05;
-/// A step of a split has done what it should if the latency is above that by less than this part of it, or else after so many intervals in which the
-/// SLO held.
-const NEAR: f64 = 0.03;
-const ARRIVED: usize = 4;
-/// For so many intervals a share is one cache whose split did not do what it should.
-const WHOLE_AGAIN: usize = 20;
-/// How much further a share is split in an interval at most, and how often that is halved until the SLO holds on the way.
-const SPLIT_STEP: f64 = 0.2;
-const SPLIT_STEPS: u32 = 4;
 
 impl<'a> Controller<'a> {
     pub fn new(case: &'a Case, scheme: Scheme) -> Result<Self, CaseError> {
@@ -149,10 +151,13 @@ impl<'a> Controller<'a> {
             case,
             scheme,
             curves: layout.reach.iter().map(curve).collect(),
+            foresight: (scheme == Scheme::Clairvoyant).then(|| Foresight::new(case)),
             sizes: layout.reach.iter().map(sizes).collect(),
             mlms: Mlms::default(),
             plan: None,
+            lately: vec![VecDeque::new(); layout.reach.len()],
             violations: vec![0; layout.reach.len()],
+            margins: vec![Some(0.0); layout.reach.len()],
             bias: vec![1.0; layout.reach.len()],
             excess: vec![EXCESS; layout.reach.len()],
             split: vec![0.0; layout.reach.len()],
@@ -188,7 +193,7 @@ impl<'a> Controller<'a> {
         if !self.watches() {
             return Ok(None);
         }
-        self.curves.iter_mut().for_each(OnlineCurve::end_interval);
+        self.end_interval()?;
         if let Some(disk_ms) = disk_ms {
             let known = self.disk_ms > 0.0;
             self.disk_ms = if known { self.disk_ms + FOLLOWS * (disk_ms - self.disk_ms) } else { disk_ms };
@@ -207,7 +212,7 @@ impl<'a> Controller<'a> {
             let follows = match self.plan.is_none() {
                 true => FOLLOWS,
                 // What a split does not do yet is no bias.
-                false if self.split[index] > 0.0 && self.steady[index] < ARRIVED => 0.0,
+                false if self.split[index] > 0.0 && self.steady[index] < moves::ARRIVED => 0.0,
                 false => FOLLOWS_SLOWLY,
             };
             let bias = &mut self.bias[index];
@@ -226,15 +231,16 @@ impl<'a> Controller<'a> {
         if is_warming {
             return Ok(None);
         }
+        if self.is_optimal() {
+            let (problem, plan) = self.planned(&curves, measured, &predicted)?;
+            return Ok(Some(self.grant(&problem, &curves, plan, measured)));
+        }
         let problem = self.problem(&curves, measured)?;
         let plan = match self.scheme {
             Scheme::FirstLevelOnly => {
                 baselines::first_level_only(&problem).map_err(|error| CaseError(error.to_string()))?
             }
-            Scheme::SecondLevelOnly => {
-                baselines::second_level_only(&problem).map_err(|error| CaseError(error.to_string()))?
-            }
-            _ => solve(&problem, Some(self.plan.as_ref().unwrap_or(&predicted))),
+            _ => baselines::second_level_only(&problem).map_err(|error| CaseError(error.to_string()))?,
         };
         Ok(Some(self.grant(&problem, &curves, plan, measured)))
     }
@@ -265,14 +271,88 @@ impl<'a> Controller<'a> {
         Some(self.grant(problem, curves, plan, measured))
     }
 
-    fn all_curves(&self) -> Result<Option<Vec<MissCurve>>, CaseError> {
+    fn end_interval(&mut self) -> Result<(), CaseError> {
+        let block = Bytes::new(self.case.layout.block);
+        for ((curve, sizes), lately) in self.curves.iter_mut().zip(&self.sizes).zip(&mut self.lately) {
+            let points = curve.points_of_interval(sizes);
+            curve.end_interval();
+            // Who knows what comes does not look back.
+            if let Some(points) = points.filter(|_| self.foresight.is_none()) {
+                let alone = MissCurve::from_measured(&points, block).map_err(|error| CaseError(error.to_string()))?;
+                lately.push_front(alone);
+                lately.truncate(LATELY);
+            }
+        }
+        Ok(())
+    }
+
+    fn all_curves(&mut self) -> Result<Option<Vec<MissCurve>>, CaseError> {
+        let block = Bytes::new(self.case.layout.block);
+        if let Some(foresight) = &mut self.foresight {
+            // One interval further than those that have ended; the first one has passed without a look at it.
+            if self.ended == 1 {
+                foresight.next(&self.sizes, block).map_err(|error| CaseError(error.to_string()))?;
+            }
+            let curves = foresight.next(&self.sizes, block);
+            return curves.map(Some).map_err(|error| CaseError(error.to_string()));
+        }
         if self.curves.iter().any(|curve| curve.sampled() == 0.0) {
             return Ok(None);
         }
-        let block = Bytes::new(self.case.layout.block);
         let curve = |(curve, sizes): (&OnlineCurve, &Vec<u64>)| MissCurve::from_measured(&curve.points(sizes), block);
         let all: Result<Vec<MissCurve>, _> = self.curves.iter().zip(&self.sizes).map(curve).collect();
         all.map(Some).map_err(|error| CaseError(error.to_string()))
+    }
+
+    fn latencies(&self) -> Latencies {
+        let Times { level1_ms, level2_ms } = self.case.times;
+        let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
+        Latencies { level1: ms(level1_ms), level2: ms(level2_ms), disk: ms(self.disk_ms.max(level2_ms * 1.01)) }
+    }
+
+    /// How much of its bound a plan leaves to an application, as a part of that: what its curve may be wrong by, and what plans were wrong by of late. None if
+    /// its curve says nothing.
+    fn margin(&self, index: usize, fair_ms: f64) -> Option<f64> {
+        let slo = self.case.slos[index];
+        let bound_ms = fair_ms * (1.0 + slo);
+        let deviations = self.case.deviations.filter(|_| bound_ms > 0.0);
+        let Some(deviations) = deviations else { return Some(0.0) };
+        let sampled = self.curves[index].sampled() as u64;
+        let noise = match self.foresight {
+            Some(_) => 0.0,
+            None => confidence::margin(sampled, self.latencies(), bound_ms, deviations),
+        };
+        let is_known = noise <= NOISE_MAX.min(NOISE_OF_SLO * slo);
+        is_known.then(|| (noise + self.excess[index]).min(slo / (1.0 + slo)))
+    }
+
+    fn is_optimal(&self) -> bool {
+        matches!(self.scheme, Scheme::Optimal | Scheme::Clairvoyant)
+    }
+
+    /// A plan in which whoever would have been above its bound in one of the last intervals keeps its fair share.
+    fn planned(
+        &mut self,
+        curves: &[MissCurve],
+        measured: &[Measured],
+        former: &Plan,
+    ) -> Result<(Problem, Plan), CaseError> {
+        for (index, measured) in measured.iter().enumerate() {
+            self.margins[index] = self.margin(index, measured.predicted_fair_ms);
+        }
+        loop {
+            let problem = self.problem(curves, measured)?;
+            let plan = solve(&problem, Some(self.plan.as_ref().unwrap_or(former)));
+            let grants = self.grants(&plan);
+            let is_broken = |index: &usize| {
+                self.margins[*index].is_some() && !self.held_lately(*index, &grants[*index], problem.hull(*index), 1.0)
+            };
+            let broken: Vec<usize> = (0..grants.len()).filter(is_broken).collect();
+            if broken.is_empty() {
+                return Ok((problem, plan));
+            }
+            broken.into_iter().for_each(|index| self.margins[index] = None);
+        }
     }
 
     fn problem(&self, curves: &[MissCurve], measured: &[Measured]) -> Result<Problem, CaseError> {
@@ -280,26 +360,9 @@ impl<'a> Controller<'a> {
         let server = |level: &'static str| {
             move |(index, cache): (usize, &u64)| Server { name: name(level, index), cache: Bytes::new(cache * block) }
         };
-        let times = self.case.times;
-        let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
-        let latencies = Latencies {
-            level1: ms(times.level1_ms),
-            level2: ms(times.level2_ms),
-            disk: ms(self.disk_ms.max(times.level2_ms * 1.01)),
-        };
+        let latencies = self.latencies();
         let application = |(index, curve): (usize, &MissCurve)| {
             let reach = &self.case.layout.reach[index];
-            let bound_ms = measured[index].predicted_fair_ms * (1.0 + self.case.slos[index]);
-            let margin = match self.case.deviations {
-                Some(deviations) if bound_ms > 0.0 => {
-                    let noise =
-                        confidence::margin(self.curves[index].sampled() as u64, latencies, bound_ms, deviations);
-                    let slo = self.case.slos[index];
-                    let is_known = noise <= NOISE_MAX.min(NOISE_OF_SLO * slo);
-                    if is_known { (noise + self.excess[index]).min(slo / (1.0 + slo)) } else { MARGIN_MAX }
-                }
-                _ => 0.0,
-            };
             Application {
                 name: self.case.sources[index].name.clone(),
                 level1: name("first", reach.level1),
@@ -311,8 +374,8 @@ impl<'a> Controller<'a> {
                 accesses_per_s: (measured[index].accesses as f64 / self.case.interval_s).max(1e-3),
                 most: None,
                 queue: None,
-                margin: if self.scheme == Scheme::Optimal { margin } else { 0.0 },
-                violations: if self.scheme == Scheme::Optimal { self.violations[index] } else { 0 },
+                margin: if self.is_optimal() { self.margins[index].unwrap_or(MARGIN_MAX) } else { 0.0 },
+                violations: if self.is_optimal() { self.violations[index] } else { 0 },
             }
         };
         Problem::new(Description {
@@ -328,30 +391,29 @@ impl<'a> Controller<'a> {
         .map_err(|error| CaseError(error.to_string()))
     }
 
-    /// Takes over a plan, the optimal scheme's step by step: between two plans no application is slower than under the worse one, for latencies
-    /// by hulls are convex.
-    fn grant(&mut self, problem: &Problem, curves: &[MissCurve], plan: Plan, measured: &mut [Measured]) -> Vec<Grant> {
+    /// What a plan gives, in blocks.
+    fn grants(&self, plan: &Plan) -> Vec<Grant> {
         let block = self.case.layout.block;
         let grant = |(index, share): (usize, &surgetank_allocation::Share)| {
             let second = |server: &usize| share.level2.get(&name("second", *server)).map_or(0, |bytes| bytes.get());
             let level2 = self.case.layout.reach[index].level2.iter().map(|server| (*server, second(server) / block));
             Grant { level1: share.level1.get() / block, level2: level2.collect(), hull: None, split: 0.0 }
         };
-        let mut grants: Vec<Grant> = plan.shares.iter().enumerate().map(grant).collect();
-        if self.scheme == Scheme::Optimal {
-            grants = self.step(&grants);
+        plan.shares.iter().enumerate().map(grant).collect()
+    }
+
+    /// Takes over a plan, the optimal scheme's step by step.
+    fn grant(&mut self, problem: &Problem, curves: &[MissCurve], plan: Plan, measured: &mut [Measured]) -> Vec<Grant> {
+        let mut grants = self.grants(&plan);
+        if self.is_optimal() {
+            grants = self.step(problem, curves, &plan, &grants);
         }
         for (index, grant) in grants.iter_mut().enumerate() {
-            let (hull, curve) = (problem.hull(index), &curves[index]);
+            let curve = &curves[index];
             measured[index].next_ms = self.model_ms(grant, |size| curve.at(size));
-            let Some(hull) = hull.filter(|_| self.scheme == Scheme::Optimal) else { continue };
-            let far = if self.violations[index] > 0 && self.split[index] > 0.0 {
-                // The mix of accesses may be another one: one cache is right for any.
-                self.whole_until[index] = self.ended + WHOLE_AGAIN;
-                0.0
-            } else {
-                self.how_far(index, grant, (curve, hull), (plan.shares[index].bound_ms, measured[index].latency_ms))
-            };
+            let Some(hull) = problem.hull(index).filter(|_| self.is_optimal()) else { continue };
+            let far =
+                self.how_far(index, grant, (curve, hull), (plan.shares[index].bound_ms, measured[index].latency_ms));
             measured[index].next_ms = self.model_ms(grant, |size| misses(curve, hull, far, size));
             self.steady[index] = if far == self.split[index] { self.steady[index] + 1 } else { 0 };
             self.split[index] = far;
@@ -360,57 +422,6 @@ impl<'a> Controller<'a> {
         self.plan = Some(plan);
         self.has.clone_from(&grants);
         grants
-    }
-
-    /// How far a share is split next: no further than the SLO holds before the larger part has what it is to have.
-    fn how_far(
-        &self,
-        index: usize,
-        grant: &Grant,
-        (curve, hull): (&MissCurve, &Hull),
-        (bound_ms, measured_ms): (f64, f64),
-    ) -> f64 {
-        let from = self.split[index];
-        let whole_ms = self.model_ms(grant, |size| curve.at(size));
-        let split_ms = |far: f64| self.model_ms(grant, |size| misses(curve, hull, far, size));
-        let gain = if from > 0.0 { SPLIT_UNTIL } else { SPLIT_FROM };
-        let is_of_use = whole_ms > gain * split_ms(1.0) || whole_ms > bound_ms;
-        if !is_of_use || self.ended < self.whole_until[index] {
-            return (from - SPLIT_STEP).max(0.0);
-        }
-        let has_arrived = measured_ms <= split_ms(from) * self.bias[index] * (1.0 + NEAR);
-        let held_long = measured_ms <= bound_ms * self.bias[index] * (1.0 - NEAR) && self.steady[index] >= ARRIVED;
-        if from > 0.0 && !has_arrived && !held_long {
-            return from;
-        }
-        let holds = |to: &f64| {
-            let on_the_way = |size| misses_on_the_way(curve, hull, (from, *to), size);
-            self.model_ms(grant, on_the_way) <= bound_ms.max(split_ms(from))
-        };
-        let steps = (0..SPLIT_STEPS).map(|halvings| (from + SPLIT_STEP / f64::from(1 << halvings)).min(1.0));
-        steps.into_iter().find(holds).unwrap_or(from)
-    }
-
-    /// From what applications have towards these grants, as far as shares may change at once.
-    fn step(&self, to: &[Grant]) -> Vec<Grant> {
-        let Some(change_max) = self.case.change_max else { return to.to_vec() };
-        let Layout { level1, reach, .. } = &self.case.layout;
-        let second = |grant: &Grant| grant.level2.iter().map(|(_, blocks)| blocks).sum::<u64>();
-        let mut part = 1.0_f64;
-        for ((from, to), reach) in self.has.iter().zip(to).zip(reach) {
-            let reached = self.case.layout.reached(reach);
-            for (from, to, of) in [(from.level1, to.level1, level1[reach.level1]), (second(from), second(to), reached)]
-            {
-                part = part.min(change_max * of as f64 / from.abs_diff(to).max(1) as f64);
-            }
-        }
-        let between = |from: u64, to: u64| (from as f64 * (1.0 - part) + to as f64 * part) as u64;
-        let one = |(from, to): (&Grant, &Grant)| Grant {
-            level1: between(from.level1, to.level1),
-            level2: from.level2.iter().zip(&to.level2).map(|(from, to)| (to.0, between(from.1, to.1))).collect(),
-            ..Grant::default()
-        };
-        self.has.iter().zip(to).map(one).collect()
     }
 
     /// An application's latency with these shares, by what caches of a size miss.

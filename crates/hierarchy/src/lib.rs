@@ -8,6 +8,7 @@
 mod case;
 mod control;
 mod disk;
+mod foresight;
 mod load;
 pub mod mixes;
 mod place;

@@ -275,6 +275,12 @@ impl OnlineCurve {
         std::iter::once(&self.former).filter(|_| !self.has_changed()).chain([&self.current])
     }
 
+    /// Points of the curve of this interval alone; none if nothing in it was sampled.
+    #[must_use]
+    pub fn points_of_interval(&self, sizes: &[u64]) -> Option<Vec<Point>> {
+        (self.current.sampled > 0.0).then(|| points(&Ratios::of([&self.current]), sizes))
+    }
+
     /// The next sample takes its place, and another one begins if the rate has fallen.
     fn renew(&mut self) {
         if let Some(next) = self.next.take() {
@@ -302,6 +308,17 @@ impl OnlineCurve {
     pub fn reads(&self) -> f64 {
         self.counts().map(|counts| counts.reads).sum()
     }
+}
+
+fn points(ratios: &Ratios<'_>, sizes: &[u64]) -> Vec<Point> {
+    let requests = ratios.sum(|counts| counts.reads).round() as u64;
+    let point = |size: &u64| Point {
+        size_blocks: *size,
+        hits: ratios.hits(*size).round() as u64,
+        requests,
+        miss_ratio: ratios.misses(*size),
+    };
+    sizes.iter().map(point).collect()
 }
 
 fn write(sample: &mut KeySample<Seen>, block: u64) {
@@ -351,14 +368,6 @@ impl Curve for OnlineCurve {
 
     /// Never rises. Where nothing was read, no size hits.
     fn points(&self, sizes: &[u64]) -> Vec<Point> {
-        let ratios = Ratios::of(self.counts());
-        let requests = ratios.sum(|counts| counts.reads).round() as u64;
-        let point = |size: &u64| Point {
-            size_blocks: *size,
-            hits: ratios.hits(*size).round() as u64,
-            requests,
-            miss_ratio: ratios.misses(*size),
-        };
-        sizes.iter().map(point).collect()
+        points(&Ratios::of(self.counts()), sizes)
     }
 }

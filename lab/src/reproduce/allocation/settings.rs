@@ -82,9 +82,10 @@ const ALL: &[Scheme] = &[
     Scheme::SecondLevelOnly,
     Scheme::Mlms,
     Scheme::Optimal,
+    Scheme::Clairvoyant,
 ];
-const WITH_UNCONTROLLED: &[Scheme] = &[Scheme::Uncontrolled, Scheme::Mlms, Scheme::Optimal];
-const OURS: &[Scheme] = &[Scheme::Mlms, Scheme::Optimal];
+const WITH_UNCONTROLLED: &[Scheme] = &[Scheme::Uncontrolled, Scheme::Mlms, Scheme::Optimal, Scheme::Clairvoyant];
+const OURS: &[Scheme] = &[Scheme::Mlms, Scheme::Optimal, Scheme::Clairvoyant];
 
 /// A policy of both levels: DEMOTE keeps them exclusive.
 #[derive(Clone, Copy, Debug)]
