@@ -35,14 +35,15 @@ const METADATA: [&str; 2] = ["/latest/api/token", "/latest/meta-data/iam/"];
 pub(super) fn failed(error: &object_store::Error) -> Error {
     use object_store::Error as Store;
     // What is around the store's answer names keys, and these are users'.
-    let mut innermost = error.source();
-    while let Some(deeper) = innermost.and_then(|of| of.source()) {
-        if METADATA.iter().any(|path| deeper.to_string().contains(path)) {
-            return Error::other("there are no credentials, and no metadata service of a machine answers");
-        }
-        innermost = Some(deeper);
+    let (mut texts, mut next) = (Vec::new(), error.source());
+    while let Some(of) = next {
+        texts.push(of.to_string());
+        next = of.source();
     }
-    let text = innermost.map(ToString::to_string).unwrap_or_default();
+    if texts.iter().any(|text| METADATA.iter().any(|path| text.contains(path))) {
+        return Error::other("there are no credentials, and no metadata service of a machine answers");
+    }
+    let text = texts.pop().unwrap_or_default();
     if let Some(known) = known(&text) {
         return known;
     }
