@@ -27,7 +27,7 @@ fn replay(name: &str) {
     for (file, bytes) in &files {
         assert!(std::panic::catch_unwind(|| target(bytes)).is_ok(), "fuzz/corpus/{name}/{file}");
     }
-    let mutations = std::env::var("SURGETANK_MUTATIONS").map_or(1000, |text| text.parse().expect("a number"));
+    let mutations = std::env::var("SURGETANK_MUTATIONS").map_or(3000, |text| text.parse().expect("a number"));
     for seed in 0..mutations {
         let mut random = Random::from_seed(seed);
         let pick = |random: &mut Random| &files[random.below(files.len() as u64) as usize].1;

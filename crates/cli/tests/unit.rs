@@ -76,7 +76,6 @@ fn leaves_little(unit: &Path, exposure_max: &str) {
 }
 
 #[test]
-#[ignore = "takes minutes where QEMU emulates; `make lab` runs it"]
 fn every_export_works_under_the_unit() {
     let lab = match Lab::that_boots() {
         Ok(lab) => lab,

@@ -34,18 +34,26 @@ impl Options {
     fn known<K: std::str::FromStr>(&self) -> impl Iterator<Item = (K, String)> {
         self.0.iter().filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value.clone())))
     }
-}
 
-impl Options {
-    /// Refuses addresses that are none, at which a client would panic, and one at which it would refuse every request.
+    /// Refuses addresses that are none, at which a client would panic, and one at which it would refuse every request. What else the environment
+    /// has is not the client's.
     fn check(&self) -> Result<()> {
         let allow_http = AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp);
-        let http = self.known().any(|(key, value): (AmazonS3ConfigKey, String)| key == allow_http && value == "true");
-        for (name, value) in self.0.iter().filter(|(name, _)| name.contains("ENDPOINT")) {
+        // What the client takes for yes.
+        let is_yes = |value: &str| matches!(&*value.to_ascii_lowercase(), "1" | "true" | "on" | "yes" | "y");
+        let http = self.known().any(|(key, value): (AmazonS3ConfigKey, _)| key == allow_http && is_yes(&value));
+        for (name, value) in self.0.iter() {
+            let is_store = match name.to_ascii_lowercase().parse() {
+                Ok(AmazonS3ConfigKey::Endpoint | AmazonS3ConfigKey::S3Endpoint | AmazonS3ConfigKey::StsEndpoint) => {
+                    true
+                }
+                Ok(AmazonS3ConfigKey::MetadataEndpoint) => false,
+                _ => continue,
+            };
             let url = reqwest::Url::parse(value).ok().filter(reqwest::Url::has_host);
             let why = match url.as_ref().map(reqwest::Url::scheme) {
                 Some("https") => continue,
-                Some("http") if http || !name.starts_with("AWS_ENDPOINT") => continue,
+                Some("http") if http || !is_store => continue,
                 Some("http") => "is not https, and AWS_ALLOW_HTTP is not \"true\"",
                 _ => "is no address such as https://store.example:9000",
             };
@@ -402,7 +410,10 @@ mod tests {
             assert_eq!(refused.kind(), ErrorKind::InvalidInput);
             assert!(refused.to_string().contains(&format!("AWS_ENDPOINT_URL {why}")), "{endpoint}: {refused}");
         }
-        opened(&[("AWS_ENDPOINT_URL", "http://store"), ("AWS_ALLOW_HTTP", "true")]).unwrap();
+        for yes in ["true", "1", "Yes"] {
+            opened(&[("AWS_ENDPOINT_URL", "http://store"), ("AWS_ALLOW_HTTP", yes)]).unwrap();
+        }
+        opened(&[("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"), ("AWS_ENDPOINT_URL_DYNAMODB", "")]).unwrap();
         opened(&[("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")]).unwrap();
     }
 

@@ -41,7 +41,7 @@ pub(super) fn failed(error: &object_store::Error) -> Error {
         next = of.source();
     }
     if texts.iter().any(|text| METADATA.iter().any(|path| text.contains(path))) {
-        return Error::other("there are no credentials, and no metadata service of a machine answers");
+        return Error::other("there are no credentials, and the machine's metadata service gives none");
     }
     let text = texts.pop().unwrap_or_default();
     if let Some(known) = known(&text) {

@@ -114,7 +114,7 @@ fn remedy(reason: &str, directory: &Path) -> String {
         ("refuses parts", "let the store take parts of 8 MiB"),
         ("manifest has been removed", "see who else writes there"),
         (
-            "no metadata service of a machine answers",
+            "metadata service gives none",
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the managers, and start them again",
         ),
         ("the store does not answer", "see to it that the managers and benefactors reach it"),
