@@ -83,9 +83,8 @@ impl Manager {
 
     /// A dead benefactor is expected no longer.
     pub(super) async fn leave(&self, id: BenefactorId) -> Result<Reply, Refused> {
-        let unavailable = |error: Unavailable| Refused::unavailable(error.to_string());
         let (lends, record) = (Key::Lends(id), Key::Record(id));
-        let read = self.store.read(&[lends.clone(), record.clone()], &[]).await.map_err(unavailable)?;
+        let read = self.store.read(&[lends.clone(), record.clone()], &[]).await?;
         match &read.keys[..] {
             [Some(_), _] => Err(Refused::failed_precondition(format!(
                 "benefactor {id} is alive: end its process first, once nothing is left to drain"
@@ -93,7 +92,7 @@ impl Manager {
             [None, Some(_)] => {
                 let writes = vec![Write::Delete(record), Write::Delete(Key::Leaving(id))];
                 let left = self.commit(vec![Compare::Absent(lends)], writes).await;
-                match left.map_err(unavailable)? {
+                match left? {
                     true => Ok(Reply::Done),
                     false => Err(Refused::failed_precondition(format!("benefactor {id} has just joined again"))),
                 }
@@ -106,7 +105,6 @@ impl Manager {
 
     /// A session begins; its mount is made if it is not there.
     pub(super) async fn begin(&self, by: &Claims, begin: Begin) -> Result<Reply, Refused> {
-        let unavailable = |error: Unavailable| Refused::unavailable(error.to_string());
         let grant = match by {
             Claims::Mount(grant) => Some(grant),
             Claims::Member | Claims::Session(_) => None,
@@ -116,11 +114,11 @@ impl Manager {
         self.begun.notify_one();
         grant.map_or(Ok(()), |grant| rights::may_use(grant, &of))?;
         let time = self.config.session;
-        let lease = self.store.grant(time).await.map_err(unavailable)?;
-        let begun = unique(&*self.store, lease).await.map_err(unavailable)?;
+        let lease = self.store.grant(time).await?;
+        let begun = unique(&*self.store, lease).await?;
         let session = SessionId(begun.map_err(|ended| Refused::unavailable(ended.to_string()))?.0);
         let writes = vec![Write::PutLeased(Key::Session(session), Value::Session(session), lease)];
-        if !self.commit(vec![Compare::Absent(Key::Session(session))], writes).await.map_err(unavailable)? {
+        if !self.commit(vec![Compare::Absent(Key::Session(session))], writes).await? {
             return Err(Refused::unavailable("the session did not begin"));
         }
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -161,7 +159,7 @@ impl Manager {
         }
         loop {
             let read = self.store.read(&[], &[Prefix::Mounts]).await;
-            let read = read.map_err(|error| Refused::unavailable(error.to_string()))?;
+            let read = read?;
             let mounts: Vec<(MountId, Mount)> = read.prefixes.into_iter().flatten().filter_map(mount).collect();
             if let Some((id, mount)) = mounts.iter().find(|(_, mount)| mount.name == begin.name) {
                 if let Some((target, durability)) = &begin.make
@@ -196,7 +194,7 @@ impl Manager {
             let writes =
                 vec![Write::Put(Key::Mount(id), Value::Mount(made)), Write::Put(Key::Node(root), Value::Node(node))];
             // Somebody may make one meanwhile: then it is read again.
-            self.commit(compares, writes).await.map_err(|error| Refused::unavailable(error.to_string()))?;
+            self.commit(compares, writes).await?;
         }
     }
 
@@ -271,7 +269,7 @@ impl Manager {
             let aside = named(operation).filter(|(_, name)| name.bytes() == super::ASIDE.as_bytes());
             if is_none || aside.is_some() {
                 let root = self.bucket_root(by.mount).await;
-                let root = root.map_err(|error| Refused::unavailable(error.to_string()))?;
+                let root = root?;
                 // As on any file system that has no such files or names; and what the pool has there itself is nobody's.
                 if root.is_some_and(|root| is_none || aside.is_some_and(|(directory, _)| *directory == root)) {
                     return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
@@ -291,7 +289,7 @@ impl Manager {
             Err(error) => Err(NotDone::Unavailable(error)),
         };
         ended.map(Reply::Ended).map_err(|error| match error {
-            NotDone::Unavailable(error) => Refused::unavailable(error.to_string()),
+            NotDone::Unavailable(error) => error.into(),
             // Another manager would say the same.
             too_large => Refused::failed_precondition(too_large.to_string()),
         })

@@ -24,10 +24,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 impl Manager {
     /// A benefactor is taken out from now on, if the others have room for what it has. If it is already, nothing changes.
     pub(super) async fn take_out(&self, id: BenefactorId) -> Result<Reply, Refused> {
-        let unavailable = |error: Unavailable| Refused::unavailable(error.to_string());
         let keys = [Key::Benefactor(id), Key::Lends(id), Key::Leaving(id)];
         let prefixes = [Prefix::AllGroups, Prefix::Nodes, Prefix::Mounts, Prefix::Lends, Prefix::Leaving];
-        let read = self.store.read(&keys, &prefixes).await.map_err(unavailable)?;
+        let read = self.store.read(&keys, &prefixes).await?;
         let life = match &read.keys[..] {
             [_, _, Some(_)] => return Ok(Reply::Done),
             [Some(life), Some(_), None] => life.clone(),
@@ -58,7 +57,7 @@ impl Manager {
         // Of two that are taken out at a time one is refused by this: what it was admitted by may not be there any more.
         let staying = held.domains.keys().map(|other| Compare::Absent(Key::Leaving(*other)));
         transaction.compares.extend(staying);
-        match self.commit(transaction.compares, transaction.writes).await.map_err(unavailable)? {
+        match self.commit(transaction.compares, transaction.writes).await? {
             true => Ok(Reply::Done),
             false => Err(Refused::unavailable(format!(
                 "benefactor {id} has begun another life, or another one is being taken out at this moment"
@@ -68,12 +67,11 @@ impl Manager {
 
     /// A benefactor stays: it joins again, in the life that it has, when it is told.
     pub(super) async fn take_back(&self, id: BenefactorId) -> Result<Reply, Refused> {
-        let unavailable = |error: Unavailable| Refused::unavailable(error.to_string());
-        let read = self.store.read(&[Key::Leaving(id), Key::Lends(id)], &[]).await.map_err(unavailable)?;
+        let read = self.store.read(&[Key::Leaving(id), Key::Lends(id)], &[]).await?;
         if read.keys.iter().all(Option::is_none) {
             return Err(lends_not(id));
         }
-        self.commit(Vec::<Compare>::new(), vec![Write::Delete(Key::Leaving(id))]).await.map_err(unavailable)?;
+        self.commit(Vec::<Compare>::new(), vec![Write::Delete(Key::Leaving(id))]).await?;
         Ok(Reply::Done)
     }
 

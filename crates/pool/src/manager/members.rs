@@ -183,7 +183,7 @@ impl Members {
         self.newest(place.id).filter(|member| member.lends.place.incarnation >= place.incarnation)
     }
 
-    /// Whether what lies at a place without a [holder](Self::holder) is lost for ever.
+    /// Whether what lies at a place without a [holder](Self::holder) is lost for ever. Its benefactor is looked for from now on.
     pub(super) fn is_lost(&self, place: placement::Place) -> bool {
         self.suspect(place);
         self.is_over(place) && !self.may_return(place.id)

@@ -344,6 +344,6 @@ impl Service for Manager {
             Request::Revoke(token) => self.revoke(token).await,
             Request::Revoked => Ok(Reply::Revoked(self.credentials.revoked.all())),
         };
-        answered.map_err(|error| Refused::unavailable(error.to_string()))
+        answered.map_err(Refused::from)
     }
 }

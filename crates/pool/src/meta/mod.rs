@@ -22,6 +22,12 @@ use crate::wire::Wire;
 #[error("the metadata store does not answer: {0}")]
 pub struct Unavailable(pub String);
 
+impl From<Unavailable> for tonic::Status {
+    fn from(error: Unavailable) -> Self {
+        Self::unavailable(error.to_string())
+    }
+}
+
 /// The transaction is attached to a lease that has ended: it did not take place, and never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the lease {} has ended", .0.0)]
