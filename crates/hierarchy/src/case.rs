@@ -54,6 +54,12 @@ pub struct Times {
 #[error("{0}")]
 pub struct CaseError(pub(crate) String);
 
+impl CaseError {
+    pub(crate) fn of(error: impl std::fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// One interval of one application.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {

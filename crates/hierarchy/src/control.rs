@@ -36,7 +36,7 @@ pub enum Scheme {
     Mlms,
     /// One linear program over both levels.
     Optimal,
-    /// The same with the exact curves of the interval that comes: a bound of what plans do that know the past alone.
+    /// The same with the exact curves of the interval that comes: to compare with, and no bound.
     Clairvoyant,
 }
 
@@ -107,6 +107,8 @@ pub(crate) struct Controller<'a> {
     steady: Vec<usize>,
     /// Until when it is one cache.
     whole_until: Vec<usize>,
+    /// What applications have by a fair share.
+    fair: Vec<Grant>,
     /// What applications have.
     has: Vec<Grant>,
     /// How long an access to the disk takes, of late.
@@ -142,7 +144,7 @@ const MARGIN_MAX: f64 = 0.9;
 
 impl<'a> Controller<'a> {
     pub fn new(case: &'a Case, scheme: Scheme) -> Result<Self, CaseError> {
-        let rate = Rate::new(case.sampled).map_err(|error| CaseError(error.to_string()))?;
+        let rate = Rate::new(case.sampled).map_err(CaseError::of)?;
         let layout = &case.layout;
         let curve =
             |_| OnlineCurve::new(Online { rate, kept: COUNTS_KEPT, change_max: CHANGE_MAX, ..Online::default() });
@@ -163,6 +165,7 @@ impl<'a> Controller<'a> {
             split: vec![0.0; layout.reach.len()],
             steady: vec![0; layout.reach.len()],
             whole_until: vec![0; layout.reach.len()],
+            fair: System::fair_share(layout),
             has: System::fair_share(layout),
             disk_ms: 0.0,
             ended: 0,
@@ -183,7 +186,7 @@ impl<'a> Controller<'a> {
     pub fn first(&self) -> Vec<Grant> {
         match self.scheme {
             Scheme::Independent => System::everything(&self.case.layout),
-            _ => System::fair_share(&self.case.layout),
+            _ => self.fair.clone(),
         }
     }
 
@@ -237,10 +240,8 @@ impl<'a> Controller<'a> {
         }
         let problem = self.problem(&curves, measured)?;
         let plan = match self.scheme {
-            Scheme::FirstLevelOnly => {
-                baselines::first_level_only(&problem).map_err(|error| CaseError(error.to_string()))?
-            }
-            _ => baselines::second_level_only(&problem).map_err(|error| CaseError(error.to_string()))?,
+            Scheme::FirstLevelOnly => baselines::first_level_only(&problem).map_err(CaseError::of)?,
+            _ => baselines::second_level_only(&problem).map_err(CaseError::of)?,
         };
         Ok(Some(self.grant(&problem, &curves, plan, measured)))
     }
@@ -278,7 +279,7 @@ impl<'a> Controller<'a> {
             curve.end_interval();
             // Who knows what comes does not look back.
             if let Some(points) = points.filter(|_| self.foresight.is_none()) {
-                let alone = MissCurve::from_measured(&points, block).map_err(|error| CaseError(error.to_string()))?;
+                let alone = MissCurve::from_measured(&points, block).map_err(CaseError::of)?;
                 lately.push_front(alone);
                 lately.truncate(LATELY);
             }
@@ -291,17 +292,17 @@ impl<'a> Controller<'a> {
         if let Some(foresight) = &mut self.foresight {
             // One interval further than those that have ended; the first one has passed without a look at it.
             if self.ended == 1 {
-                foresight.next(&self.sizes, block).map_err(|error| CaseError(error.to_string()))?;
+                foresight.next(&self.sizes, block).map_err(CaseError::of)?;
             }
             let curves = foresight.next(&self.sizes, block);
-            return curves.map(Some).map_err(|error| CaseError(error.to_string()));
+            return curves.map(Some).map_err(CaseError::of);
         }
         if self.curves.iter().any(|curve| curve.sampled() == 0.0) {
             return Ok(None);
         }
         let curve = |(curve, sizes): (&OnlineCurve, &Vec<u64>)| MissCurve::from_measured(&curve.points(sizes), block);
         let all: Result<Vec<MissCurve>, _> = self.curves.iter().zip(&self.sizes).map(curve).collect();
-        all.map(Some).map_err(|error| CaseError(error.to_string()))
+        all.map(Some).map_err(CaseError::of)
     }
 
     fn latencies(&self) -> Latencies {
@@ -388,7 +389,7 @@ impl<'a> Controller<'a> {
             // Steps are the controller's.
             change_max: None,
         })
-        .map_err(|error| CaseError(error.to_string()))
+        .map_err(CaseError::of)
     }
 
     /// What a plan gives, in blocks.

@@ -5,7 +5,7 @@ use surgetank_allocation::{MissCurve, Plan, Problem};
 
 use super::Controller;
 use crate::place::{misses, misses_on_the_way};
-use crate::system::{Grant, Layout, System};
+use crate::system::{Grant, Layout};
 
 /// A share is split if that makes an application faster by so much, or else its SLO does not hold; and is one cache again when it makes it faster by less than
 /// the other: a split costs what the smaller part holds, until the larger one is warm.
@@ -66,7 +66,7 @@ impl Controller<'_> {
 
     /// Whether an application with this share, split as far as that, would have had its SLO in each of the last intervals.
     pub(super) fn held_lately(&self, index: usize, grant: &Grant, hull: Option<&Hull>, far: f64) -> bool {
-        let fair = &System::fair_share(&self.case.layout)[index];
+        let fair = &self.fair[index];
         self.lately[index].iter().all(|curve| {
             let fair_ms = self.model_ms(fair, |size| curve.at(size));
             self.split_ms(grant, curve, hull, far) <= fair_ms * (1.0 + self.case.slos[index])
