@@ -117,7 +117,7 @@ lab:
 	@scripts/setup lab
 	$(CARGO) lab run $(ARGS)
 	$(if $(ARGS),,SURGETANK_CUTS=57 $(CARGO) test --package surgetank-daemon --test in_child -- --ignored --skip ::guest_ --test-threads=1 --nocapture)
-	$(if $(ARGS),,$(CARGO) test --package surgetank-cli --test pool --test unit -- --ignored --test-threads=1 --nocapture)
+	$(if $(ARGS),,$(CARGO) test --package surgetank-cli --test pool -- --ignored --test-threads=1 --nocapture)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory systemd)
 
 lives:
