@@ -13,11 +13,14 @@ use surgetank_provider::{LocalConfig, ProviderConfig};
 use surgetank_report::run::{Activity, Boost, CacheSize, CostPoint};
 use surgetank_report::{Doing, Failure};
 
+use crate::mode::LOOK_AGAIN;
 use crate::plan::Plan;
 use crate::progress::Live;
 
 /// Name of the only device of each daemon.
 const DEVICE: &str = "demo";
+/// A device that is sampled so much later than it should be is stuck.
+const SAMPLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a device is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,12 +238,25 @@ impl Host {
         self.daemon.report(DEVICE).map_err(Failure::Failed)
     }
 
-    /// Everything that the report plots, from the daemon's start until now.
+    /// Everything that the report plots, from the daemon's start until now: until the first sample that is taken after the call.
     ///
     /// # Errors
-    /// If the device does not answer.
+    /// If the device does not answer, or is not sampled any more.
     pub fn record(&self) -> Result<Record, Failure> {
-        let report = self.report()?;
+        let called_s = self.report()?.now_s;
+        let is_later = |report: &DeviceReport| report.activity.last().is_some_and(|sample| sample.at_s >= called_s);
+        let until = std::time::Instant::now() + SAMPLE_TIMEOUT;
+        let report = loop {
+            match self.report()? {
+                report if is_later(&report) => break report,
+                _ if std::time::Instant::now() > until => {
+                    return Err(Failure::failed(
+                        "the device is not sampled: run again with SURGETANK_LOG=info to see why",
+                    ));
+                }
+                _ => std::thread::sleep(LOOK_AGAIN),
+            }
+        };
         let origin_s = self.origin.as_seconds();
         let now = Instant::from_nanoseconds((report.now_s * 1e9) as u64);
         Ok(Record {

@@ -34,7 +34,7 @@ pub use child::work;
 pub use plan::Plan;
 
 use crate::host::{Export, Layout};
-use crate::mode::ModeRun;
+use crate::mode::{LOOK_AGAIN, ModeRun};
 use crate::progress::Board;
 use crate::workspace::Workspace;
 
@@ -83,9 +83,6 @@ fn run_and_report(options: &Options, interrupt: &Interrupt) -> Result<RunOutcome
 
 /// What a mode found out, and how many bytes were verified.
 type ModeResult = Result<(ModeOutcome, u64), Failure>;
-
-/// How often a mode looks whether the others are done.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 fn run_modes(
     plan: &Plan,
