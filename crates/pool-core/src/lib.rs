@@ -13,6 +13,7 @@
 //! - [`meta`]: names, files and groups as keys of a store with transactions, and every operation on them;
 //! - [`client`]: what goes to whom while a file is written, and when it counts;
 //! - [`leaving`]: benefactors that operators take out;
+//! - [`quota`]: what users have, and may have;
 //! - [`repair`]: copies that are missing, and what a benefactor that returns has;
 //! - [`draining`]: which file goes to which target next, and which may leave the pool;
 //! - [`publishing`]: in which order the target sees what was committed;
@@ -31,6 +32,7 @@ pub mod parity;
 pub mod placement;
 pub mod planted;
 pub mod publishing;
+pub mod quota;
 pub mod repair;
 pub mod runs;
 pub mod written;

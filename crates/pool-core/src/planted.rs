@@ -178,5 +178,21 @@ surgetank_model::plant_bugs! {
         UnlinkDropsAllNames,
         /// A new version of a file is published under one of its names alone.
         OneNamePublished,
+        /// A file that was unlinked, and that nobody has open, counts against the quota of its user.
+        UnlinkedCounts,
+        /// What the target has counts against the quota of bytes.
+        DrainedCounts,
+        /// What is reserved for a file counts beside what was committed of it.
+        ReservedCountsTwice,
+        /// A later reservation of a session for a shorter file takes the place of the former one.
+        ReservationShrinks,
+        /// A reservation does not look whether the file still counts what it counted when the room was given.
+        ReservedThoughDrained,
+        /// Who opens a file once more has no reservation any more.
+        ReservationDropped,
+        /// A manager gives all that was free at its last look.
+        ShareIgnored,
+        /// What a manager has given does not count until it looks again.
+        GrantForgotten,
     }
 }

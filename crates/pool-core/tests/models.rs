@@ -95,6 +95,11 @@ fn whatever_the_parity_allows_to_be_lost_every_byte_is_read_as_it_was_committed(
 }
 
 #[test]
+fn what_users_have_is_what_their_files_are_and_no_manager_forgets_what_it_gave() {
+    all(2000, support::quota::run);
+}
+
+#[test]
 fn locks_are_as_a_model_has_them_that_knows_each_byte() {
     all(500, support::locks::owners);
 }

@@ -25,6 +25,7 @@ const RUNS: &[(&str, Run, u64)] = &[
     ("leaving", support::leaving::run, 400),
     ("metadata", support::metadata::run, 2000),
     ("links", support::links::run, 400),
+    ("quota", support::quota::run, 2000),
     ("publishing", support::publishing::run, 4000),
     ("locked bytes", support::locks::owners, 500),
     ("locks", support::locks::run, 400),

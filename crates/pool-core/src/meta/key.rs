@@ -100,6 +100,8 @@ pub enum Key {
     Revoked(u64),
     /// Which key managers have, and tokens are made of.
     Fingerprint,
+    /// How much a user may have, by the number of the user; `None`: everybody of whom nothing is said.
+    Quota(Option<u32>),
     /// What a benefactor lent when it joined last, for as long as it is expected to return.
     Record(BenefactorId),
     /// An operator takes a benefactor out of the pool: see [`crate::leaving`].
@@ -123,6 +125,8 @@ pub enum Prefix {
     Sessions,
     /// All tokens that were taken back.
     Revoked,
+    /// What is said of users.
+    Quotas,
     /// All mounts.
     Mounts,
     /// All files, directories and symbolic links.
@@ -157,6 +161,7 @@ impl Prefix {
             Self::Leaving => Key::Leaving(BenefactorId(0)),
             Self::Sessions => Key::Session(SessionId(0)),
             Self::Revoked => Key::Revoked(0),
+            Self::Quotas => Key::Quota(None),
             Self::Mounts => Key::Mount(MountId(0)),
             Self::Nodes => Key::Node(Inode(0)),
             Self::AllWriters => Key::Writer(Inode(0), SessionId(0)),
@@ -186,6 +191,7 @@ impl Prefix {
             | (Self::Leaving, Key::Leaving(_))
             | (Self::Sessions, Key::Session(_))
             | (Self::Revoked, Key::Revoked(_))
+            | (Self::Quotas, Key::Quota(_))
             | (Self::Mounts, Key::Mount(_))
             | (Self::Nodes, Key::Node(_))
             | (Self::AllGroups, Key::Group(..))

@@ -13,6 +13,7 @@ mod locking;
 mod moves;
 mod names;
 mod recorder;
+mod reserving;
 
 use std::collections::BTreeSet;
 
@@ -22,6 +23,7 @@ use crate::meta::key::{Key, Name, Prefix};
 use crate::meta::store::{Lease, Transaction};
 use crate::meta::value::{Attributes, Base, Group, Node, Placed, Special, Times};
 use crate::placement::Place;
+use crate::quota::Resource;
 
 pub use self::recorder::Reads;
 use self::recorder::Recorder;
@@ -115,6 +117,17 @@ pub enum Operation {
         /// The session's last handle for writing is closed with it: the number of an entry in the journal, as of
         /// [`Operation::Close`].
         close: Option<u64>,
+    },
+    /// A session has room in the quota of a file's user, so that it may make the file so long.
+    Reserve {
+        /// Which file.
+        inode: Inode,
+        /// Who writes it, and its lease.
+        writer: (SessionId, Lease),
+        /// Bytes that it counted when the room was given: what it counts beyond that was given.
+        counts: u64,
+        /// Bytes of the file.
+        size: u64,
     },
     /// A session's last handle for writing is closed; with the last writer's, the file is published.
     Close {
@@ -392,6 +405,9 @@ pub enum Refusal {
     /// What is to leave the pool is not at the target.
     #[error("the target does not have the file's newest version")]
     NotDrained,
+    /// EDQUOT.
+    #[error("the user whose file it is has as many {0} as the quota allows")]
+    OverQuota(Resource),
     /// Chunks of the file have left the pool of which its writer did not know.
     #[error("chunks of the file have left the pool meanwhile")]
     Moved,
@@ -431,6 +447,7 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
         Operation::Commit { inode, session, on, size, groups, close } => {
             recorder.commit((*inode, *session), *on, *size, groups, *close)
         }
+        Operation::Reserve { inode, writer, counts, size } => recorder.reserve(*inode, *writer, *counts, *size),
         Operation::Close { inode, session, journal } => recorder.close(*inode, *session, *journal),
         Operation::WriterLost { inode, journal } => recorder.writer_lost(*inode, *journal),
         Operation::Rename { from, to, replace, journal } => recorder.rename(from, to, *replace, *journal),

@@ -9,6 +9,7 @@ use crate::meta::operation::Refusal;
 use crate::parity::Parity;
 use crate::placement::{CHUNK, Layout, Media, Place};
 use crate::planted::{Bug, planted};
+use crate::quota::Quota;
 use crate::runs::Runs;
 
 /// When a commit counts.
@@ -502,6 +503,9 @@ pub enum Value {
     /// Of [`Key::Writer`](super::Key::Writer): it has opened the file at this version, which is not to be in what it commits. It is as any
     /// other once there is a later version.
     Rewriter(SessionId, Version),
+    /// Of [`Key::Writer`](super::Key::Writer) as well: it has room in the quota of the file's user for a file of so many bytes; with what
+    /// [`Value::Rewriter`] has, if it is one.
+    Reserved(SessionId, Option<Version>, u64),
     /// Of [`Key::Node`](super::Key::Node).
     Node(Node),
     /// Of [`Key::Entry`](super::Key::Entry).
@@ -524,6 +528,8 @@ pub enum Value {
     Leaving,
     /// Of [`Key::Fingerprint`](super::Key::Fingerprint): a digest, from which nobody learns the key.
     Fingerprint(Vec<u8>),
+    /// Of [`Key::Quota`](super::Key::Quota).
+    Quota(Quota),
     /// Of [`Key::Locks`](super::Key::Locks).
     Locks(Vec<Locker>),
     /// Of [`Key::Placed`](super::Key::Placed).

@@ -13,6 +13,7 @@ pub mod namespace;
 pub mod parity;
 pub mod placement;
 pub mod publishing;
+pub mod quota;
 pub mod repair;
 pub mod scrub;
 pub mod segments;

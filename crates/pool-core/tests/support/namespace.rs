@@ -256,7 +256,7 @@ impl Namespace {
                 }
                 Ok(Reply::Done)
             }
-            Operation::Prefetched { .. } => unreachable!("these models ask for none"),
+            Operation::Prefetched { .. } | Operation::Reserve { .. } => unreachable!("these models ask for none"),
             Operation::Evict { inode, changes } => {
                 let file = self.file(*inode)?;
                 if !file.is_drained() {

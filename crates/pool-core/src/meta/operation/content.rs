@@ -1,6 +1,7 @@
 //! Operations on what files contain.
 
 use super::recorder::{Recorder, Stop};
+use super::reserving::{reserved, rewrites as rewritten};
 use super::{PublicationEnd, Refusal, Reply, Taken};
 use crate::id::{Inode, MountId, SessionId, Version};
 use crate::meta::key::{Key, Name, Prefix, Role};
@@ -25,10 +26,7 @@ impl Recorder<'_> {
             return Err(Refusal::NotTheWriter.into());
         }
         let (others, own): (Vec<_>, Vec<_>) = writers.iter().partition(|(key, _)| *key != Key::Writer(inode, session));
-        let is_rewriting = |stored: &Stored| match stored.value {
-            Value::Rewriter(_, version) => version == node.version,
-            _ => false,
-        };
+        let is_rewriting = |stored: &Stored| rewritten(&stored.value) == Some(node.version);
         let first = others.iter().find(|(_, stored)| is_rewriting(stored) && !planted(Bug::RewriterUnseen));
         // Whoever came after it was told.
         let was_told = own.iter().any(|(_, stored)| is_rewriting(stored));
@@ -38,9 +36,14 @@ impl Recorder<'_> {
         if let Some((writer, stored)) = cut_first {
             self.compare(Compare::Created(writer.clone(), stored.created));
         }
-        let value = match was_told || rewrites && node.size > 0 && cut_first.is_none() {
-            true => Value::Rewriter(session, node.version),
-            false => Value::Session(session),
+        let is_rewriter = was_told || rewrites && node.size > 0 && cut_first.is_none();
+        let has_reserved = own.iter().map(|(_, stored)| reserved(&stored.value)).max().unwrap_or(0);
+        let value = match is_rewriter.then_some(node.version) {
+            rewrites if has_reserved > 0 && !planted(Bug::ReservationDropped) => {
+                Value::Reserved(session, rewrites, has_reserved)
+            }
+            Some(version) => Value::Rewriter(session, version),
+            None => Value::Session(session),
         };
         // The node is written, so that whoever closes meanwhile sees that there is one writer more.
         self.put(Key::Node(inode), Value::Node(node.clone()));
