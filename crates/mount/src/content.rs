@@ -14,7 +14,7 @@ use surgetank_pool_core::meta::operation::Refusal;
 use tokio::time::Instant;
 
 use crate::attributes::since_1970;
-use crate::errno::{errno, sentence, stale};
+use crate::errno::{errno, is_over_quota, sentence, stale};
 use crate::files::{self, File, Gate, Handle};
 use crate::holes::may_have;
 use crate::tree::{Tree, what};
@@ -465,8 +465,13 @@ impl Tree {
         self.files.end_use(file.inode);
     }
 
-    /// What was not committed is lost, and every handle that was open for writing stays failed.
+    /// What was not committed is lost, and every handle that was open for writing stays failed; unless nothing of the call was taken, since the
+    /// quota of the file's user has no room for it.
     pub(crate) fn failed(&self, file: &File, gate: &mut Gate, error: &client::Error) -> Errno {
+        if is_over_quota(error) {
+            tracing::debug!("{}: {error}", file.what);
+            return errno(error);
+        }
         tracing::error!("{}: {error}", file.what);
         gate.generation += 1;
         gate.why = Some(errno(error));

@@ -21,6 +21,11 @@ pub(crate) fn errno(error: &Error) -> Errno {
     }
 }
 
+/// Whether a call was refused before anything of it was taken: the handle and what was written through it before are well.
+pub(crate) const fn is_over_quota(error: &Error) -> bool {
+    matches!(error, Error::Refused(_, Refusal::OverQuota(_)))
+}
+
 /// The same for a node that the kernel knows by its number: what is not there any more is stale.
 pub(crate) fn stale(error: &Error) -> Errno {
     match error {

@@ -14,6 +14,7 @@ use surgetank_pool_core::meta::value::{
 use surgetank_pool_core::meta::{Durability, FileState, Group, Kind, Name, Node, Value};
 use surgetank_pool_core::parity::Parity;
 use surgetank_pool_core::placement::{Column, Layout, Media, Place, Protection, Tier};
+use surgetank_pool_core::quota::{Limit, Quota, Resource, Used};
 use surgetank_pool_core::runs::Runs;
 
 use crate::span;
@@ -44,12 +45,16 @@ wire_struct! {
     Placed { node, size, modified, number }
     Range { first, last }
     Locker { session, number, held }
+    Quota { bytes, files }
+    Used { bytes, files }
 }
 
 wire_enum! {
     Lock { 0 = Shared, 1 = Alone, }
     Held { 0 = Whole, 1 = Ranges(ranges), }
     Tier { 0 = Memory, 1 = Ssd, }
+    Resource { 0 = Bytes, 1 = Files, }
+    Limit { 0 = AsDefault, 1 = Unlimited, 2 = AtMost(most), }
     Media { 0 = Any, 1 = Ssd, }
     Durability { 0 = Copies { copies, media }, 1 = Target, 2 = Parity(of), }
     FileState { 0 = Created, 1 = Replicated, 2 = Drained, 3 = Failed, 4 = Conflict, 5 = Evicted, }
@@ -88,6 +93,8 @@ wire_enum! {
         18 = Refused(refusal),
         19 = Fingerprint(digest),
         20 = Leaving,
+        21 = Reserved(session, rewrites, size),
+        22 = Quota(quota),
     }
     Refusal {
         0 = NotFound,
@@ -107,6 +114,7 @@ wire_enum! {
         14 = NotAllowed,
         15 = TooManyLinks,
         16 = Moved,
+        17 = OverQuota(resource),
     }
 }
 

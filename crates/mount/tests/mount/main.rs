@@ -7,6 +7,7 @@ mod killed;
 mod links;
 mod locks;
 mod posix;
+mod quotas;
 mod shared;
 mod sparse;
 mod tools;

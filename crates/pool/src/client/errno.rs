@@ -16,6 +16,7 @@ pub const fn errno(refusal: &Refusal) -> Errno {
         Refusal::InUse => Errno::BUSY,
         Refusal::TooManyLinks => Errno::MLINK,
         Refusal::NotAllowed => Errno::PERM,
+        Refusal::OverQuota(_) => Errno::DQUOT,
         Refusal::NotTheWriter
         | Refusal::Named
         | Refusal::Version(_)

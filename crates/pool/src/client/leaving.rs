@@ -44,7 +44,7 @@ impl PoolClient {
     }
 }
 
-async fn about(config: &Config, request: Request) -> Result<Reply, Error> {
+pub(super) async fn about(config: &Config, request: Request) -> Result<Reply, Error> {
     let managers = Managers::new(&config.managers, &config.access)?;
     Ok(managers.ask_until(Instant::now() + config.timeout, |_| request.clone()).await?)
 }

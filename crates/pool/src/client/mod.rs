@@ -9,6 +9,7 @@ mod locks;
 mod lost;
 mod nodes;
 mod prefetch;
+mod quotas;
 mod reader;
 mod revoke;
 mod session;
@@ -203,6 +204,8 @@ struct Inner {
     held: Mutex<BTreeMap<Inode, AtTarget>>,
     /// What the rows of groups are of which a chunk had to be made.
     rows: Mutex<VecDeque<Arc<Rows>>>,
+    /// Whose bytes are limited.
+    quotas: quotas::Known,
 }
 
 impl PoolClient {
@@ -251,6 +254,7 @@ impl PoolClient {
             open: Mutex::new(BTreeSet::new()),
             held: Mutex::new(BTreeMap::new()),
             rows: Mutex::default(),
+            quotas: quotas::Known::default(),
             config,
         });
         let renewing = tokio::spawn(renew(Arc::clone(&inner), Duration::from_millis(begun.millis))).abort_handle();

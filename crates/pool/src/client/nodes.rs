@@ -290,7 +290,7 @@ impl PoolClient {
         let writer = (inner.session, inner.lease);
         inner.operate(what, &Operation::Create { at, fresh, writer, owner }).await?;
         inner.opened(what, Inode(fresh))?;
-        Ok(Writer::new(inner.clone(), what, Inode(fresh), Version::NONE, 0))
+        Ok(Writer::new(inner.clone(), what, (Inode(fresh), owner.1), Version::NONE, 0))
     }
 
     /// Makes a directory.
@@ -415,7 +415,7 @@ impl PoolClient {
                 let why = "somebody else has changed what is at its place at the target".to_owned();
                 return Err(Error::Unreadable { path: what.to_owned(), offset: 0, why });
             }
-            let mut writer = Writer::new(inner.clone(), what, inode, version, size);
+            let mut writer = Writer::new(inner.clone(), what, (inode, content.node.owner.1), version, size);
             writer.has(content);
             match (cut_first, rewrites) {
                 (true, _) if writer.commit_empty().await? => return Ok(writer),

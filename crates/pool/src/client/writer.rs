@@ -118,6 +118,10 @@ pub struct Writer {
     inner: Arc<Inner>,
     path: String,
     inode: Inode,
+    /// Whose it was when it was opened.
+    user: u32,
+    /// Bytes of the file for which there is room in the quota of its user, if that has one.
+    reserved: u64,
     /// What the next commit is made on top of.
     version: Version,
     /// What the store has of the file.
@@ -170,11 +174,13 @@ impl Drop for Writer {
 }
 
 impl Writer {
-    pub(super) fn new(inner: Arc<Inner>, path: &str, inode: Inode, version: Version, size: u64) -> Self {
+    pub(super) fn new(inner: Arc<Inner>, path: &str, (inode, user): (Inode, u32), version: Version, size: u64) -> Self {
         Self {
             inner,
             path: path.to_owned(),
             inode,
+            user,
+            reserved: 0,
             version,
             node: None,
             base: None,
@@ -316,6 +322,7 @@ impl Writer {
     /// `shared`: whose bytes they are.
     async fn write_all(&mut self, offset: u64, bytes: &[u8], shared: Option<&Bytes>) -> Result<(), Error> {
         self.is_well()?;
+        self.reserve(self.size().max(offset.saturating_add(bytes.len() as u64))).await?;
         let mut done = self.go_on().await;
         while done.is_ok() {
             let written = self.write_parts(offset, bytes, shared).await;

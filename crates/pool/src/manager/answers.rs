@@ -14,9 +14,11 @@ use tonic::Status as Refused;
 
 use super::commits::NotDone;
 use super::members::Member;
-use super::protocol::{Begin, Begun, Content, Ended, Integrity, MountStatus, Once, Place, Reply, State, Status};
+use super::protocol::{
+    Begin, Begun, Content, Ended, Integrity, MountStatus, Once, Place, QuotaReport, Reply, State, Status,
+};
 use super::rights::{self, NOT_ALLOWED, Within};
-use super::{Manager, objects, room, troubles, unique};
+use super::{Manager, objects, quotas, room, troubles, unique};
 use crate::bucket;
 use crate::meta::{Snapshot, Unavailable};
 use crate::security::token::{Claims, Grant, Session, Ticket};
@@ -253,6 +255,7 @@ impl Manager {
             | Operation::Relocate { .. }
             | Operation::RelocateColumns { .. }
             | Operation::Lock { .. }
+            | Operation::Reserve { .. }
             | Operation::Import { .. }
             | Operation::Forget { .. } => {
                 return Err(Refused::permission_denied("clients do not ask for this operation"));
@@ -283,6 +286,14 @@ impl Manager {
         {
             return Ok(Reply::NoRoom(why));
         }
+        let given = match once.again {
+            true => Ok(None),
+            false => self.give_file(operation).await.map_err(|error| Refused::unavailable(error.to_string()))?,
+        };
+        let _given = match given {
+            Ok(given) => given,
+            Err(refusal) => return Ok(Reply::Ended(Ended::Refused(refusal))),
+        };
         let ended = match self.look_at_target(by, operation).await {
             Ok(Some(refusal)) => self.commits.refuse(once, refusal).await,
             Ok(None) => self.commits.perform_within(operation, Some(once), Within::of(by)).await,
@@ -341,7 +352,13 @@ impl Manager {
     }
 
     pub(super) async fn status(&self, by: &Claims) -> Result<Reply, Unavailable> {
-        let read = self.store.read(&[], &[Prefix::AllGroups, Prefix::Lends, Prefix::Nodes, Prefix::Mounts]).await?;
+        let prefixes =
+            [Prefix::AllGroups, Prefix::Lends, Prefix::Nodes, Prefix::Mounts, Prefix::AllWriters, Prefix::Quotas];
+        let read = self.store.read(&[], &prefixes).await?;
+        let quotas = match &read.prefixes[..] {
+            [_, _, nodes, _, writers, quotas] => quotas::report(by, quotas, nodes, writers),
+            _ => QuotaReport::default(),
+        };
         let (of_copies, of_files): (Vec<_>, Vec<_>) = read
             .prefixes
             .into_iter()
@@ -349,7 +366,8 @@ impl Manager {
             .partition(|(_, stored)| matches!(stored.value, Value::Group(_) | Value::Lends(_)));
         let missing = self.missing(&of_copies);
         let drain_bytes_s = self.rate.bytes_s();
-        let mut status = Status { files: vec![0; 8], drain_bytes_s, store: self.room.status(), ..Status::default() };
+        let store = self.room.status();
+        let mut status = Status { files: vec![0; 8], drain_bytes_s, store, quotas, ..Status::default() };
         let (mut mounts, mut prefixes) = (Vec::new(), Vec::new());
         for (key, stored) in of_files {
             match (key, stored.value) {

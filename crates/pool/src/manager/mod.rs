@@ -15,6 +15,7 @@ mod members;
 mod objects;
 mod protocol;
 mod publisher;
+mod quotas;
 mod rate;
 mod repair;
 mod revocations;
@@ -38,6 +39,7 @@ use surgetank_pool_core::id::Revision;
 use surgetank_pool_core::membership;
 use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
 use surgetank_pool_core::meta::{Key, Value};
+use surgetank_pool_core::quota::Resource;
 use tokio::sync::Notify;
 use tonic::Status as Refused;
 
@@ -45,8 +47,8 @@ pub(crate) use self::answers::groups;
 use self::commits::Commits;
 use self::members::Members;
 pub use self::protocol::{
-    AtTarget, Begin, Begun, Content, Ended, Integrity, Leaving, Listed, MountStatus, NUMBERS, Once, Place, Reply,
-    Request, Standstill, State, Status, StoreStatus,
+    AtTarget, Begin, Begun, Content, Ended, Integrity, Leaving, Listed, MountStatus, NUMBERS, Once, Place, QuotaReport,
+    Reply, Request, Reserve, Standstill, State, Status, StoreStatus, UserQuota,
 };
 pub(crate) use self::revocations::LOOK as REVOKED_LOOK;
 use self::rights::Within;
@@ -145,6 +147,7 @@ pub struct Manager {
     pool: u64,
     rate: rate::Rate,
     room: room::Room,
+    quotas: quotas::Quotas,
     troubles: troubles::Troubles,
     targets: union::Targets,
     /// The buckets that are targets, by their addresses.
@@ -178,6 +181,7 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
             () = warden::run(&manager) => return Ok(()),
             () = publisher::run(&manager) => return Ok(()),
             () = room::watch(&manager) => return Ok(()),
+            () = quotas::watch(&manager) => return Ok(()),
             refused = revocations::watch(&manager) => return Err(refused.into()),
         }
         tracing::warn!("this manager's lease has ended in the store: it begins anew, and others may have its roles");
@@ -262,6 +266,8 @@ impl Manager {
         let pool = pool(&**store).await?;
         // Before anybody is served.
         revocations::read(&**store, credentials).await?;
+        let quotas = quotas::Quotas::default();
+        quotas.read(&**store).await?;
         Ok(Arc::new(Self {
             access: credentials.access(),
             credentials: credentials.clone(),
@@ -269,6 +275,7 @@ impl Manager {
             members: Members::new(config.membership),
             rate: rate::Rate::default(),
             room: room::Room::default(),
+            quotas,
             troubles: troubles::Troubles::default(),
             targets: union::Targets::default(),
             buckets: Mutex::default(),
@@ -341,6 +348,10 @@ impl Service for Manager {
             Request::TakeOut(id) => return self.take_out(id).await,
             Request::TakeBack(id) => return self.take_back(id).await,
             Request::Leaving(id) => self.leaving(id).await,
+            Request::HasQuota(user) => Ok(Reply::HasQuota(self.quotas.limits(user, Resource::Bytes))),
+            Request::Reserve(reserve) => self.reserve(&by, reserve).await,
+            Request::Quotas => self.quota_report(&by).await,
+            Request::SetQuota(user, bytes, files) => self.set_quota(user, (bytes, files)).await,
             Request::Revoke(token) => self.revoke(token).await,
             Request::Revoked => Ok(Reply::Revoked(self.credentials.revoked.all())),
         };

@@ -8,6 +8,7 @@ use surgetank_pool_core::meta::store::Lease;
 use surgetank_pool_core::meta::value::{Lends, Mount, Path, Placed};
 use surgetank_pool_core::meta::{Durability, Group, Name, Node};
 use surgetank_pool_core::placement::{self, Layout, Media, Protection};
+use surgetank_pool_core::quota::{Limit, Quota, Used};
 
 use crate::rpc::Method;
 use crate::security::token::{Ticket, Token};
@@ -54,6 +55,43 @@ pub struct Place {
     pub without: Vec<placement::Place>,
     /// Nor where one of these would fail with it.
     pub apart: Vec<BenefactorId>,
+}
+
+/// Room in the quota of a file's user that a session reserves.
+#[derive(Clone, Copy, Debug)]
+pub struct Reserve {
+    /// Which file.
+    pub inode: Inode,
+    /// Who writes it, and its lease.
+    pub writer: (SessionId, Lease),
+    /// Bytes that the file is to have now.
+    pub size: u64,
+    /// Bytes that are of use.
+    pub most: u64,
+}
+
+/// What a user has, and may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserQuota {
+    /// The number of the user.
+    pub user: u32,
+    /// What counts.
+    pub used: Used,
+    /// What is said of this user.
+    pub said: Option<Quota>,
+    /// Bytes at most; `None`: there is no limit.
+    pub bytes: Option<u64>,
+    /// Files at most.
+    pub files: Option<u64>,
+}
+
+/// What is said of users, and what they have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuotaReport {
+    /// What is said of everybody of whom nothing else is said.
+    pub everybody: Option<Quota>,
+    /// Users who have something, or of whom something is said; whoever asks may see them.
+    pub users: Vec<UserQuota>,
 }
 
 /// What makes a repetition harmless.
@@ -128,6 +166,8 @@ pub struct Status {
     pub mounts: Vec<MountStatus>,
     /// Benefactors that operators take out, and how far that has come.
     pub leaving: Vec<(BenefactorId, Leaving)>,
+    /// What users have, and may have.
+    pub quotas: QuotaReport,
 }
 
 /// How far it has come that a benefactor is taken out.
@@ -247,6 +287,14 @@ pub enum Request {
     TakeBack(BenefactorId),
     /// How far has it come that a benefactor is taken out?
     Leaving(BenefactorId),
+    /// Are bytes of this user limited?
+    HasQuota(u32),
+    /// Room in a quota is reserved.
+    Reserve(Reserve),
+    /// What do users have, and what may they have?
+    Quotas,
+    /// How much a user may have of bytes and of files, or everybody else: `None` stays as it is.
+    SetQuota(Option<u32>, Option<Limit>, Option<Limit>),
 }
 
 /// What a manager answers.
@@ -309,6 +357,12 @@ pub enum Reply {
     NotFetched(String),
     /// So far; `None`: it is not taken out.
     Leaving(Option<Leaving>),
+    /// Whether they are.
+    HasQuota(bool),
+    /// For a file of so many bytes; `None`: there is no limit.
+    Reserved(Option<u64>),
+    /// This.
+    Quotas(QuotaReport),
 }
 
 /// What lies at a target alone.
@@ -346,7 +400,10 @@ wire_struct! {
     Place { bytes, protection, media, spread, without, apart }
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
-    Status { benefactors, states, files, journal, drain_bytes_s, integrity, store, logs, mounts, leaving }
+    Reserve { inode, writer, size, most }
+    UserQuota { user, used, said, bytes, files }
+    QuotaReport { everybody, users }
+    Status { benefactors, states, files, journal, drain_bytes_s, integrity, store, logs, mounts, leaving, quotas }
     Leaving { groups, bytes, drafts, may_go }
     MountStatus { name, target, journal, memory, ssd, standstill }
     Standstill { why, remedy, seconds }
@@ -385,6 +442,7 @@ wire_enum! {
         19 = Import { at, fresh, node, placed },
         20 = DrainedEarly { publisher, mount, inode, former, draft, groups },
         21 = Prefetched { inode, session, of, times },
+        22 = Reserve { inode, writer, counts, size },
     }
     Ended { 0 = Before, 1 = Reply(reply), 2 = Refused(refusal), }
     Request {
@@ -413,6 +471,10 @@ wire_enum! {
         22 = TakeOut(id),
         23 = TakeBack(id),
         24 = Leaving(id),
+        25 = HasQuota(user),
+        26 = Reserve(reserve),
+        27 = Quotas,
+        28 = SetQuota(user, bytes, files),
     }
     Reply {
         0 = Joined { lease, incarnation, millis, pool },
@@ -439,6 +501,9 @@ wire_enum! {
         21 = Fetched(bytes),
         22 = NotFetched(why),
         23 = Leaving(how),
+        24 = HasQuota(has),
+        25 = Reserved(size),
+        26 = Quotas(report),
     }
 }
 
@@ -470,6 +535,10 @@ impl Method for Request {
             Self::TakeOut(_) => "/surgetank.pool.Manager/TakeOut",
             Self::TakeBack(_) => "/surgetank.pool.Manager/TakeBack",
             Self::Leaving(_) => "/surgetank.pool.Manager/Leaving",
+            Self::HasQuota(_) => "/surgetank.pool.Manager/HasQuota",
+            Self::Reserve(_) => "/surgetank.pool.Manager/Reserve",
+            Self::Quotas => "/surgetank.pool.Manager/Quotas",
+            Self::SetQuota(..) => "/surgetank.pool.Manager/SetQuota",
         }
     }
 }

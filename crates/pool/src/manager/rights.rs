@@ -18,12 +18,13 @@ use crate::security::token::{Claims, Grant, Session};
 /// The least right that a request needs, and what of it the token must name.
 pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
     let is_allowed = match (by, request) {
-        (Claims::Member, _) | (_, Request::Status) | (Claims::Mount(_), Request::Begin(_)) => true,
+        (Claims::Member, _) | (_, Request::Status | Request::Quotas) | (Claims::Mount(_), Request::Begin(_)) => true,
         (Claims::Session(by), Request::Renew(lease) | Request::Numbers(lease)) => *lease == by.lease,
         (Claims::Session(by), Request::End(session, lease)) => (*session, *lease) == (by.session, by.lease),
         (Claims::Session(by), Request::Do(operation, once)) => {
             (once.session, once.lease) == (by.session, by.lease) && is_own(by, operation)
         }
+        (Claims::Session(by), Request::Reserve(reserve)) => by.writes && reserve.writer == (by.session, by.lease),
         (Claims::Session(by), Request::Lock(operation)) => is_own(by, operation),
         (Claims::Session(by), Request::Locked(session, _)) => *session == by.session,
         (
@@ -36,6 +37,7 @@ pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
             | Request::Import(..)
             | Request::Recorded(..)
             | Request::Before(..)
+            | Request::HasQuota(_)
             | Request::Fetch(..),
         ) => true,
         (
@@ -46,6 +48,7 @@ pub(super) fn check(by: &Claims, request: &Request) -> Result<(), Refused> {
             | Request::TakeOut(_)
             | Request::TakeBack(_)
             | Request::Leaving(_)
+            | Request::SetQuota(..)
             | Request::Revoke(..)
             | Request::Revoked
             | Request::Undrained,
@@ -175,6 +178,16 @@ pub(super) fn may_see(by: &Claims, id: MountId, mount: &Mount) -> bool {
             grant.mount.as_ref().is_none_or(|name| *name == mount.name) && may_use(grant, mount).is_ok()
         }
     }
+}
+
+/// Whether whoever asks may know what a user has: operators of all, and whose token is of one user of that one.
+pub(super) fn may_see_user(by: &Claims, user: u32) -> bool {
+    let owner = match by {
+        Claims::Member => return true,
+        Claims::Session(by) => by.owner,
+        Claims::Mount(grant) => grant.owner,
+    };
+    owner.is_some_and(|owner| owner.0 == user)
 }
 
 fn is_below(grant: &Grant, target: &str) -> Result<(), Refused> {

@@ -37,6 +37,8 @@ pub(super) fn of_key(key: &Key) -> Vec<u8> {
         Key::Fingerprint => spelt(b'f', &[]),
         Key::Record(id) => spelt(b'B', &[&id.0.to_be_bytes()]),
         Key::Leaving(id) => spelt(b'L', &[&id.0.to_be_bytes()]),
+        Key::Quota(None) => spelt(b'q', &[]),
+        Key::Quota(Some(user)) => spelt(b'q', &[&user.to_be_bytes()]),
         Key::Receipt(of, number) => spelt(b'r', &[&of.to_be_bytes(), &number.to_be_bytes()]),
     }
 }
@@ -50,6 +52,7 @@ pub(super) fn of_prefix(prefix: Prefix) -> Vec<u8> {
         Prefix::Leaving => spelt(b'L', &[]),
         Prefix::Sessions => spelt(b's', &[]),
         Prefix::Revoked => spelt(b'x', &[]),
+        Prefix::Quotas => spelt(b'q', &[]),
         Prefix::Mounts => spelt(b'm', &[]),
         Prefix::Nodes => spelt(b'i', &[]),
         Prefix::AllWriters => spelt(b'w', &[]),
@@ -99,6 +102,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Key, Malformed> {
         b'f' => Key::Fingerprint,
         b'B' => Key::Record(BenefactorId(number_32(from)?)),
         b'L' => Key::Leaving(BenefactorId(number_32(from)?)),
+        b'q' if from.has_remaining() => Key::Quota(Some(number_32(from)?)),
+        b'q' => Key::Quota(None),
         b'r' => Key::Receipt(number(from)?, number(from)?),
         _ => return Err(Malformed),
     };
@@ -152,6 +157,9 @@ mod tests {
             Key::Fingerprint,
             Key::Record(BenefactorId(7)),
             Key::Leaving(BenefactorId(7)),
+            Key::Quota(None),
+            Key::Quota(Some(0)),
+            Key::Quota(Some(1000)),
             Key::Receipt(3, 4),
         ]
     }
@@ -178,6 +186,7 @@ mod tests {
             Prefix::Lives,
             Prefix::Leaving,
             Prefix::Sessions,
+            Prefix::Quotas,
             Prefix::Mounts,
             Prefix::Nodes,
             Prefix::AllWriters,

@@ -5,7 +5,7 @@
 
 /// The protocol of this release. It is another one whenever a message is encoded otherwise or means something else; the test below tells when it
 /// has to be.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// In which header it is said.
 pub(super) const HEADER: &str = "surgetank-pool-protocol";
@@ -57,15 +57,15 @@ mod tests {
     #[test]
     fn who_encodes_messages_otherwise_speaks_another_protocol() {
         // Whoever changes what is sent counts PROTOCOL up, unless no release has spoken the present one, and writes down what follows from it.
-        assert_eq!((PROTOCOL, encodings()), (1, 3_364_372_488), "messages have changed");
+        assert_eq!((PROTOCOL, encodings()), (2, 2_511_511_153), "messages have changed");
     }
 
     #[test]
     fn who_speaks_another_protocol_is_told_which() {
-        assert_eq!(check("the caller", Some("1")), Ok(()));
-        let told = check("the caller", Some("2")).unwrap_err();
+        assert_eq!(check("the caller", Some("2")), Ok(()));
+        let told = check("the caller", Some("1")).unwrap_err();
         assert!(
-            told.starts_with("the caller speaks protocol 2, and this process protocol 1 of the pool: run releases"),
+            told.starts_with("the caller speaks protocol 1, and this process protocol 2 of the pool: run releases"),
             "{told}"
         );
         for other in [None, Some("new"), Some("")] {

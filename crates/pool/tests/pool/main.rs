@@ -27,6 +27,7 @@ mod parity;
 mod parity_repair;
 mod prefetch;
 mod publishers;
+mod quotas;
 mod removed;
 mod renamed;
 mod repair;

@@ -1,4 +1,4 @@
-//! Reads what is written, committed or not, and cuts files off.
+//! Reads what is written, committed or not, has room for what becomes longer, and cuts files off.
 
 use std::collections::BTreeSet;
 
@@ -29,6 +29,25 @@ impl Writer {
         }
     }
 
+    /// Has room for a file of so many bytes in its user's quota, before anything of that is taken. What is brought back from the target counts
+    /// against nobody.
+    ///
+    /// # Errors
+    /// [`OverQuota`](surgetank_pool_core::meta::operation::Refusal::OverQuota): what is written is as it was, and nothing has failed.
+    pub(super) async fn reserve(&mut self, size: u64) -> Result<(), Error> {
+        if size <= self.reserved || self.of_one_version {
+            return Ok(());
+        }
+        let user = self.node.as_ref().map_or(self.user, |node| node.owner.1);
+        if !self.inner.has_quota(user).await? {
+            return Ok(());
+        }
+        if let Some(reserved) = self.inner.reserve(&self.path, self.inode, size).await? {
+            self.reserved = reserved;
+        }
+        Ok(())
+    }
+
     async fn read_now(&mut self, offset: u64, length: usize) -> Result<Bytes, Error> {
         let begins = offset - offset % CHUNK;
         let end = self.size.min(offset.saturating_add(length as u64)).min(begins + CHUNK);
@@ -54,6 +73,7 @@ impl Writer {
     /// [`Error`]; all later calls fail with the same.
     pub async fn set_size(&mut self, size: u64) -> Result<(), Error> {
         self.is_well()?;
+        self.reserve(size).await?;
         let done = loop {
             match self.set_size_now(size).await {
                 Err(error) if is_behind(&error) => {}
