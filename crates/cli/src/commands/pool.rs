@@ -5,6 +5,7 @@ mod drain;
 mod members;
 mod plan;
 mod prefetch;
+mod quota;
 mod scrub;
 pub mod shown;
 mod store;
@@ -80,6 +81,8 @@ enum Command {
     Drain(drain::Drain),
     /// Expect no longer a benefactor that has ended and lent SSD
     Leave(members::Leave),
+    /// Say how much users may have, and show what they have
+    Quota(quota::Arguments),
     /// Make a token, which lets others mount the pool
     Token(token::Make),
     /// Take a token back
@@ -162,6 +165,7 @@ impl Arguments {
             Command::Benefactor(benefactor) => benefactor.run(),
             Command::Drain(drain) => drain.run(),
             Command::Leave(leave) => leave.run(),
+            Command::Quota(quota) => quota.run(),
             Command::Token(token) => token.run(),
             Command::Revoke(revoke) => revoke.run(),
             Command::Certificates(certificates) => certificates.run(),
@@ -405,6 +409,8 @@ struct PoolStatus {
     drain_mib_s: f64,
     store: Option<StoreStatus>,
     mounts: Vec<MountStatus>,
+    /// Users with a limit, as far as whoever asks may see them.
+    quotas: Vec<quota::User>,
 }
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -468,7 +474,9 @@ impl PoolStatus {
             refusal: store.refusal.clone(),
         });
         let mounts = status.mounts.iter().map(MountStatus::of).collect();
-        Self { benefactors: status.states.iter().map(benefactor).collect(), files, drain_mib_s, store, mounts }
+        let quotas = quota::User::limited(&status.quotas);
+        let benefactors = status.states.iter().map(benefactor).collect();
+        Self { benefactors, files, drain_mib_s, store, mounts, quotas }
     }
 
     fn people(&self) -> String {
@@ -499,9 +507,10 @@ impl PoolStatus {
             );
             store.refusal.as_ref().map_or(sizes.clone(), |why| format!("{sizes}\n{why}"))
         });
+        let quotas = quota::User::table(&self.quotas).map(|table| format!("\n{table}")).unwrap_or_default();
         let standing: String = self.mounts.iter().filter_map(MountStatus::people).collect();
         format!(
-            "{table}{}\nfiles: {staged} staged, {replicated} replicated, {repairing} repairing, {drained} drained, {failed} failed, {conflict} in conflict, {torn} torn; draining at {:.1} MiB/s{standing}{}",
+            "{table}{}{quotas}\nfiles: {staged} staged, {replicated} replicated, {repairing} repairing, {drained} drained, {failed} failed, {conflict} in conflict, {torn} torn; draining at {:.1} MiB/s{standing}{}",
             MountStatus::table(&self.mounts),
             self.drain_mib_s,
             store.unwrap_or_default()

@@ -14,6 +14,7 @@ mod etcd_server;
 mod objects;
 mod place;
 mod planned;
+mod quota;
 #[allow(dead_code, reason = "a part is used here")]
 #[path = "../../../pool/tests/pool/support/s3.rs"]
 mod s3;

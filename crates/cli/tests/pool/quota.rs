@@ -1,0 +1,81 @@
+//! Quotas by commands, seen by programs and in the pool's status.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::place::{Place, Pool, can_mount, done, refused, run, until};
+
+const USER: u32 = 65_534;
+
+#[test]
+fn a_quota_is_set_seen_enforced_changed_and_removed() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "2");
+    let (target, point) = (place.text("target"), place.text("mnt"));
+    let shown = [pool.address.as_str(), "--token", &pool.key];
+    let quota = |arguments: &[&str]| [&["pool", "quota"], arguments, &shown].concat();
+    let list = || serde_json::from_str::<Value>(&done(&quota(&["list", "--json"]))).unwrap();
+    assert_eq!(list()["default"], Value::Null);
+    let user = USER.to_string();
+    assert!(done(&quota(&["set", "--user", &user, "--bytes", "4 MiB", "--files", "2"])).contains("is set"));
+    done(&quota(&["set", "--default", "--bytes", "1 TiB"]));
+    done(&["mount", &pool.address, &point, "--target", &target, "--token", &pool.key]);
+    fs::create_dir(place.at("mnt/d")).unwrap();
+    chown(place.at("mnt/d"), Some(USER), Some(USER)).unwrap();
+    let sh = |script: &str| {
+        Command::new("sh").args(["-c", script]).current_dir(place.at("mnt/d")).uid(USER).gid(USER).output().unwrap()
+    };
+    let told = String::from_utf8(sh("dd if=/dev/zero of=large bs=1M count=5").stderr).unwrap();
+    assert!(told.contains("Disk quota exceeded"), "{told}");
+    assert_eq!(fs::metadata(place.at("mnt/d/large")).unwrap().len(), 4 << 20, "what was taken is there");
+    let told = String::from_utf8(sh("echo > second").stderr).unwrap();
+    assert!(told.contains("Disk quota exceeded"), "its directory counts: {told}");
+    done(&["pool", "wait", &place.text("mnt/d"), "--state", "drained"]);
+    let of_user = &list()["users"].as_array().unwrap().iter().find(|of| of["uid"] == USER).unwrap().clone();
+    assert_eq!(
+        (&of_user["bytes_limit"], &of_user["files_limit"], &of_user["files_used"]),
+        (&json!(4 << 20), &json!(2), &json!(2))
+    );
+    assert_eq!(of_user["bytes_used"], 0, "the target has it");
+    let status = pool.status();
+    assert!(status["quotas"].as_array().unwrap().iter().any(|of| of["uid"] == USER && of["bytes_limit"] == 4 << 20));
+    let people = done(&quota(&["list"]));
+    assert!(
+        people.contains("4 MiB") && people.contains("everybody of whom nothing else is said: 1 TiB at most"),
+        "{people}"
+    );
+    // What is not said stays as it is.
+    done(&quota(&["set", "--user", &user, "--files", "none"]));
+    assert!(sh("echo > second").status.success());
+    done(&quota(&["remove", "--user", &user]));
+    let of_user = list()["users"].as_array().unwrap().iter().find(|of| of["uid"] == USER).unwrap().clone();
+    assert_eq!((&of_user["bytes_limit"], &of_user["files_limit"]), (&json!(1_u64 << 40), &Value::Null));
+    done(&quota(&["remove", "--default"]));
+    assert_eq!(list()["default"], Value::Null);
+    // A token shows its own user, and changes nothing.
+    let token = place.text("user.token");
+    let directory = place.text("pool");
+    done(&["pool", "token", "--target", &target, "--directory", &directory, "--owner", "7:7", "--out", &token]);
+    let of_token =
+        |arguments: &[&str]| [&["pool", "quota"], arguments, &[pool.address.as_str(), "--token", &token]].concat();
+    assert_eq!(serde_json::from_str::<Value>(&done(&of_token(&["list", "--json"]))).unwrap()["users"], json!([]));
+    let (code, told) = refused(&of_token(&["set", "--user", "7", "--bytes", "none"]));
+    assert!(code == 1 && told.contains("the token does not allow this request"), "{told}");
+    for (bad, what) in [
+        (&["set", "--user", "root", "--bytes", "1 GiB"][..], "nothing limits root"),
+        (&["set", "--default", "--bytes", "default"], "it is the default"),
+    ] {
+        let (code, told) = refused(&quota(bad));
+        assert!(code == 2 && told.contains(what), "{told}");
+    }
+    let told = String::from_utf8(run(&quota(&["set", "--user", "no-such-user", "--bytes", "1 GiB"])).stderr).unwrap();
+    assert!(told.contains("there is no user `no-such-user` on this machine"), "{told}");
+    until("it is unmounted", || run(&["umount", &point]).status.success());
+}
