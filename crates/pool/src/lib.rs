@@ -9,6 +9,7 @@
 //! - [`meta`]: the store of names, files and groups;
 //! - [`chunks`]: what benefactors are asked; [`managers`]: whichever manager answers;
 //! - [`claim`]: which key a store is used with;
+//! - `metrics`: what Prometheus is told of both;
 //! - [`security`]: keys, tokens, certificates; [`planted`]: bugs on purpose for its tests;
 //! - [`bucket`]: targets in object stores;
 //! - `lost`: members of rows that are made of the others; `beneath`: paths below a target; [`span`]: how a file is cut; [`wire`], [`rpc`]: how everything is sent and stored.
@@ -24,6 +25,8 @@ mod lost;
 pub mod manager;
 pub mod managers;
 pub mod meta;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod planted;
 pub mod processes;
 pub mod rpc;

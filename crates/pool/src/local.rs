@@ -59,6 +59,9 @@ pub struct Config {
     pub forget_ssd: bool,
     /// How benefactors scrub.
     pub scrub: Option<scrub::Config>,
+    /// Where metrics of all parts are served: HOST:PORT.
+    #[cfg(feature = "metrics")]
+    pub metrics: Option<String>,
 }
 
 impl Config {
@@ -68,7 +71,20 @@ impl Config {
         let (ssd, ssd_directory, forget_ssd) = (Bytes::ZERO, None, false);
         let (store, new_key, listen) = (None, false, listen.to_owned());
         let scrub = Some(scrub::Config::default());
-        Self { directory, store, new_key, listen, benefactors, memory, ssd, ssd_directory, forget_ssd, scrub }
+        Self {
+            directory,
+            store,
+            new_key,
+            listen,
+            benefactors,
+            memory,
+            ssd,
+            ssd_directory,
+            forget_ssd,
+            scrub,
+            #[cfg(feature = "metrics")]
+            metrics: None,
+        }
     }
 }
 
@@ -122,6 +138,10 @@ pub enum Error {
     /// Its address cannot be used.
     #[error(transparent)]
     Address(#[from] BadAddress),
+    /// Its metrics cannot be served.
+    #[cfg(feature = "metrics")]
+    #[error(transparent)]
+    Metrics(#[from] crate::metrics::NotServed),
     /// This process cannot start it.
     #[error("cannot start: {0}")]
     Process(#[from] std::io::Error),
@@ -162,6 +182,8 @@ pub struct Local {
     ended: mpsc::UnboundedReceiver<String>,
     tell: mpsc::UnboundedSender<String>,
     credentials: Credentials,
+    #[cfg(feature = "metrics")]
+    watched: crate::metrics::Watched,
     /// With threads of its own, as the benefactors below.
     manager: Mutex<Option<Runtime>>,
     /// Each with threads of its own, so that it can end in the middle of anything.
@@ -189,6 +211,10 @@ impl Local {
         setup::make_directory(&config.directory)?;
         let credentials = Credentials::of_directory(&config.directory, None)?;
         let listener = Listener::bind(&config.listen, &credentials)?;
+        #[cfg(feature = "metrics")]
+        let watched = crate::metrics::serve(config.metrics.as_deref())?;
+        #[cfg(feature = "metrics")]
+        let listener = listener.watched_by(&watched);
         let address = listener.address()?.to_string();
         let of_store = setup::Store {
             directory: &config.directory,
@@ -217,10 +243,18 @@ impl Local {
                 scrub: config.scrub,
             };
             let (told, credentials) = (tell.clone(), credentials.clone());
+            #[cfg(feature = "metrics")]
+            let watched = watched.clone();
             let lending =
                 Builder::new_multi_thread().worker_threads(1).thread_name("benefactor").enable_all().build()?;
             lending.spawn(async move {
-                let why = lend(config, &credentials).await;
+                let bind = || {
+                    let listener = Listener::bind("127.0.0.1:0", &credentials)?;
+                    #[cfg(feature = "metrics")]
+                    let listener = listener.watched_by(&watched);
+                    Ok(listener)
+                };
+                let why = lend(config, bind).await;
                 let _ = told.send(format!("benefactor {id} has ended: {why}"));
             });
             benefactors.insert(id, lending);
@@ -234,6 +268,8 @@ impl Local {
             ended,
             tell,
             credentials,
+            #[cfg(feature = "metrics")]
+            watched,
             manager,
             benefactors,
             runtime,
@@ -337,6 +373,8 @@ impl Local {
         let Some(runtime) = &self.runtime else { return Ok(()) };
         let _entered = runtime.enter();
         let listener = Listener::bind(&self.address, &self.credentials)?;
+        #[cfg(feature = "metrics")]
+        let listener = listener.watched_by(&self.watched);
         *manager = Some(manage(Arc::clone(&self.store), listener, self.tell.clone())?);
         Ok(())
     }
@@ -458,9 +496,9 @@ async fn nobody_lends(store: &dyn MetaStore, etcd: &etcd::Config) -> Result<(), 
 }
 
 /// Lends until somebody else does in its place; why it has ended.
-async fn lend(config: benefactor::Config, credentials: &Credentials) -> String {
+async fn lend(config: benefactor::Config, bind: impl Fn() -> Result<Listener, BadAddress>) -> String {
     for _ in 0..JOINS {
-        let listener = match Listener::bind("127.0.0.1:0", credentials) {
+        let listener = match bind() {
             Ok(listener) => listener,
             Err(error) => return error.to_string(),
         };

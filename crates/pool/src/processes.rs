@@ -43,6 +43,9 @@ pub struct ManagerConfig {
     pub listen: String,
     /// Its certificates.
     pub certificates: Option<PathBuf>,
+    /// Where its metrics are served: HOST:PORT.
+    #[cfg(feature = "metrics")]
+    pub metrics: Option<String>,
 }
 
 /// What a process is doing until it ends.
@@ -117,9 +120,13 @@ impl ManagerProcess {
         };
         // What is wrong with the address is said before an etcd is used with this key.
         drop(Listener::bind(&config.listen, &credentials)?);
+        #[cfg(feature = "metrics")]
+        let watched = crate::metrics::serve(config.metrics.as_deref())?;
         let opening = of_store.wait(tell);
         let Some(store) = runtime.block_on(unless(is_to_end, opening)).transpose()? else { return Ok(None) };
         let listener = Listener::bind(&config.listen, &credentials)?;
+        #[cfg(feature = "metrics")]
+        let listener = listener.watched_by(&watched);
         let address = listener.address()?.to_string();
         let of_manager = Arc::clone(&store);
         drop(entered);
@@ -179,6 +186,9 @@ pub struct BenefactorConfig {
     pub forget_ssd: bool,
     /// How it scrubs.
     pub scrub: Option<scrub::Config>,
+    /// Where its metrics are served: HOST:PORT.
+    #[cfg(feature = "metrics")]
+    pub metrics: Option<String>,
 }
 
 /// A benefactor that runs. Dropping it ends it: what it has in memory is lost.
@@ -211,6 +221,8 @@ impl BenefactorProcess {
         let runtime = Builder::new_multi_thread().thread_name("benefactor").enable_all().build()?;
         let entered = runtime.enter();
         let listener = Listener::bind(&config.listen, &credentials)?;
+        #[cfg(feature = "metrics")]
+        let listener = listener.watched_by(&crate::metrics::serve(config.metrics.as_deref())?);
         let address = advertised(listener.address()?, config.advertise.as_deref())?;
         drop(entered);
         let id = BenefactorId(config.id.unwrap_or_else(|| number(&address)));

@@ -134,6 +134,9 @@ struct Up {
     /// Where the pool is reached: loopback alone; `pool manager` and `pool benefactor` are for several machines
     #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
     listen: String,
+    /// Serve metrics for Prometheus here [default: nowhere]
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
     #[command(flatten)]
     store: Store,
     #[command(flatten)]
@@ -192,6 +195,7 @@ fn not_started(error: local::Error) -> Failure {
         local::Error::Memory(..) | local::Error::MuchMemory { .. } => Failure::Invalid(format!("--memory: {error}")),
         local::Error::LittleSsd(_) => Failure::Invalid(format!("--ssd: {error}")),
         local::Error::Address(_) => Failure::Invalid(format!("--listen: {error}")),
+        local::Error::Metrics(_) => Failure::Invalid(format!("--metrics: {error}")),
         local::Error::Certificates(_) => Failure::Invalid(format!("--certificates: {error}")),
         local::Error::Key(_) => Failure::invalid(error),
         local::Error::Etcd(_) => Failure::Failed(format!("--store: {error}")),
@@ -227,6 +231,7 @@ impl Up {
             ssd_directory: self.ssd_directory.clone(),
             forget_ssd: self.forget_ssd,
             scrub: self.scrub.config(),
+            metrics: self.metrics.clone(),
         };
         let mut pool = Local::start(&config).map_err(not_started)?;
         let found = pool.found();

@@ -11,6 +11,7 @@ mod etcd;
 #[allow(dead_code, reason = "a part is used here")]
 #[path = "../../../pool/tests/pool/support/etcd_server.rs"]
 mod etcd_server;
+mod metrics;
 mod objects;
 mod place;
 mod planned;

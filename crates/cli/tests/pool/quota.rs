@@ -11,6 +11,11 @@ use crate::place::{Place, Pool, can_mount, done, refused, run, until};
 
 const USER: u32 = 65_534;
 
+/// A command's arguments, with what it shows.
+fn with<'a>(arguments: &[&'a str], shown: &[&'a str; 3]) -> Vec<&'a str> {
+    [&["pool", "quota"], arguments, shown].concat()
+}
+
 #[test]
 fn a_quota_is_set_seen_enforced_changed_and_removed() {
     if !can_mount() {
@@ -20,12 +25,11 @@ fn a_quota_is_set_seen_enforced_changed_and_removed() {
     let pool = Pool::up(&place.at("pool"), "127.0.0.1:0", "2");
     let (target, point) = (place.text("target"), place.text("mnt"));
     let shown = [pool.address.as_str(), "--token", &pool.key];
-    let quota = |arguments: &[&str]| [&["pool", "quota"], arguments, &shown].concat();
-    let list = || serde_json::from_str::<Value>(&done(&quota(&["list", "--json"]))).unwrap();
+    let list = || serde_json::from_str::<Value>(&done(&with(&["list", "--json"], &shown))).unwrap();
     assert_eq!(list()["default"], Value::Null);
     let user = USER.to_string();
-    assert!(done(&quota(&["set", "--user", &user, "--bytes", "4 MiB", "--files", "2"])).contains("is set"));
-    done(&quota(&["set", "--default", "--bytes", "1 TiB"]));
+    assert!(done(&with(&["set", "--user", &user, "--bytes", "4 MiB", "--files", "2"], &shown)).contains("is set"));
+    done(&with(&["set", "--default", "--bytes", "1 TiB"], &shown));
     done(&["mount", &pool.address, &point, "--target", &target, "--token", &pool.key]);
     fs::create_dir(place.at("mnt/d")).unwrap();
     chown(place.at("mnt/d"), Some(USER), Some(USER)).unwrap();
@@ -46,36 +50,39 @@ fn a_quota_is_set_seen_enforced_changed_and_removed() {
     assert_eq!(of_user["bytes_used"], 0, "the target has it");
     let status = pool.status();
     assert!(status["quotas"].as_array().unwrap().iter().any(|of| of["uid"] == USER && of["bytes_limit"] == 4 << 20));
-    let people = done(&quota(&["list"]));
+    let people = done(&with(&["list"], &shown));
     assert!(
         people.contains("4 MiB") && people.contains("everybody of whom nothing else is said: 1 TiB at most"),
         "{people}"
     );
     // What is not said stays as it is.
-    done(&quota(&["set", "--user", &user, "--files", "none"]));
+    done(&with(&["set", "--user", &user, "--files", "none"], &shown));
     assert!(sh("echo > second").status.success());
-    done(&quota(&["remove", "--user", &user]));
+    done(&with(&["remove", "--user", &user], &shown));
     let of_user = list()["users"].as_array().unwrap().iter().find(|of| of["uid"] == USER).unwrap().clone();
     assert_eq!((&of_user["bytes_limit"], &of_user["files_limit"]), (&json!(1_u64 << 40), &Value::Null));
-    done(&quota(&["remove", "--default"]));
+    done(&with(&["remove", "--default"], &shown));
     assert_eq!(list()["default"], Value::Null);
     // A token shows its own user, and changes nothing.
     let token = place.text("user.token");
     let directory = place.text("pool");
     done(&["pool", "token", "--target", &target, "--directory", &directory, "--owner", "7:7", "--out", &token]);
-    let of_token =
-        |arguments: &[&str]| [&["pool", "quota"], arguments, &[pool.address.as_str(), "--token", &token]].concat();
-    assert_eq!(serde_json::from_str::<Value>(&done(&of_token(&["list", "--json"]))).unwrap()["users"], json!([]));
-    let (code, told) = refused(&of_token(&["set", "--user", "7", "--bytes", "none"]));
+    let by_token = [pool.address.as_str(), "--token", &token];
+    assert_eq!(
+        serde_json::from_str::<Value>(&done(&with(&["list", "--json"], &by_token))).unwrap()["users"],
+        json!([])
+    );
+    let (code, told) = refused(&with(&["set", "--user", "7", "--bytes", "none"], &by_token));
     assert!(code == 1 && told.contains("the token does not allow this request"), "{told}");
     for (bad, what) in [
         (&["set", "--user", "root", "--bytes", "1 GiB"][..], "nothing limits root"),
         (&["set", "--default", "--bytes", "default"], "it is the default"),
     ] {
-        let (code, told) = refused(&quota(bad));
+        let (code, told) = refused(&with(bad, &shown));
         assert!(code == 2 && told.contains(what), "{told}");
     }
-    let told = String::from_utf8(run(&quota(&["set", "--user", "no-such-user", "--bytes", "1 GiB"])).stderr).unwrap();
+    let told =
+        String::from_utf8(run(&with(&["set", "--user", "no-such-user", "--bytes", "1 GiB"], &shown)).stderr).unwrap();
     assert!(told.contains("there is no user `no-such-user` on this machine"), "{told}");
     until("it is unmounted", || run(&["umount", &point]).status.success());
 }

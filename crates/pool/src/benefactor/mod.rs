@@ -1,8 +1,11 @@
 //! A benefactor: keeps chunks in the memory and on the SSD that it lends, and writes them to the target when it is told.
 
+mod counts;
 #[cfg(test)]
 mod fixture;
 mod memory;
+#[cfg(feature = "metrics")]
+mod observed;
 mod parity;
 mod put;
 mod repair;
@@ -33,7 +36,10 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tonic::Status;
 
+use self::counts::{Asked, Counts};
 use self::memory::Memory;
+#[cfg(feature = "metrics")]
+pub(crate) use self::observed::observe;
 use self::scrub::Scrubbing;
 use self::ssd::{Found, NotOurs, Owner, Ssd, Tier};
 use crate::bucket::Web;
@@ -114,6 +120,7 @@ pub struct Benefactor {
     joins_again: Notify,
     holdings: Mutex<Holdings>,
     puts: AtomicU64,
+    counts: Counts,
     /// Each chunk that waits for room has one of these.
     waiting: Semaphore,
     damaged: AtomicU64,
@@ -193,6 +200,7 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         joins_again: Notify::new(),
         holdings: Mutex::new(holdings),
         puts: AtomicU64::new(0),
+        counts: Counts::default(),
         waiting: Semaphore::new(put::WAITING),
         damaged: AtomicU64::new(0),
         scrubbing: Scrubbing::new(config.scrub),
@@ -201,6 +209,8 @@ pub async fn run(config: Config, listener: Listener) -> Result<(), Ended> {
         sources: Mutex::default(),
         web: OnceLock::new(),
     });
+    #[cfg(feature = "metrics")]
+    listener.watched().benefactor(config.id, &benefactor);
     tokio::select! {
         served = listener.serve(Arc::clone(&benefactor)) => served.map_err(|error| serve(&error)),
         ended = stay(&managers, &lends, joined, &benefactor.joins_again) => Err(ended),
@@ -541,7 +551,8 @@ impl Service for Benefactor {
     async fn answer(self: Arc<Self>, by: Claims, request: Request) -> Result<Reply, Status> {
         Self::check(self.credentials.key(), &by, &request)?;
         let _foreground = self.scrubbing.request(&request);
-        Ok(match request {
+        let (counting, asked) = (Arc::clone(&self), Asked::of(&request));
+        let reply = match request {
             Request::Put(put) => self.put_when_room(put, by.mount().filter(|_| !planted(Bug::MountsAsOne))).await,
             Request::Get(get) if self.tier.is_some() => apart(move || self.get(&get)).await?,
             Request::Get(get) => self.get(&get),
@@ -564,7 +575,9 @@ impl Service for Benefactor {
                 self.leaves(is_so);
                 Reply::Done
             }
-        })
+        };
+        counting.counts.answered(asked, &reply);
+        Ok(reply)
     }
 }
 

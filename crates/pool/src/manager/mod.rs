@@ -6,6 +6,7 @@
 mod answers;
 mod commits;
 mod copies;
+mod counts;
 mod drain;
 mod early;
 mod leaving;
@@ -13,6 +14,8 @@ mod locks;
 mod look;
 mod members;
 mod objects;
+#[cfg(feature = "metrics")]
+mod observed;
 mod protocol;
 mod publisher;
 mod quotas;
@@ -148,6 +151,7 @@ pub struct Manager {
     rate: rate::Rate,
     room: room::Room,
     quotas: quotas::Quotas,
+    counts: counts::Counts,
     troubles: troubles::Troubles,
     targets: union::Targets,
     /// The buckets that are targets, by their addresses.
@@ -170,6 +174,10 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
         true => begin_again(&config, &store, &credentials).await?,
         false => Manager::start(&config, &store, &credentials).await?,
     };
+    #[cfg(feature = "metrics")]
+    let watched = listener.watched();
+    #[cfg(feature = "metrics")]
+    watched.manager(&manager);
     let serving = Arc::new(Serving(RwLock::new(Arc::clone(&manager))));
     let mut served = std::pin::pin!(listener.serve(Arc::clone(&serving)));
     loop {
@@ -190,6 +198,8 @@ pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) 
             served = &mut served => return Ok(served?),
             begun = begin_again(&config, &store, &credentials) => begun?,
         };
+        #[cfg(feature = "metrics")]
+        watched.manager(&manager);
         *serving.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&manager);
     }
 }
@@ -276,6 +286,7 @@ impl Manager {
             rate: rate::Rate::default(),
             room: room::Room::default(),
             quotas,
+            counts: counts::Counts::default(),
             troubles: troubles::Troubles::default(),
             targets: union::Targets::default(),
             buckets: Mutex::default(),

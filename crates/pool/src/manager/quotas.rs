@@ -176,6 +176,7 @@ impl Manager {
         match self.quotas.give(&*self.store, user, Want::File).await? {
             Ok(given) => Ok(Ok(given)),
             Err(resource) => {
+                self.counts.over(resource);
                 // What is there already is what a program is told of.
                 let key = operation.makes().map(|((directory, name), _)| Key::Entry(*directory, name.clone()));
                 let read = self.store.read(key.as_slice(), &[]).await?;
@@ -201,7 +202,10 @@ impl Manager {
             let given = match self.quotas.give(&*self.store, user, want).await? {
                 Ok(Some(given)) => given,
                 Ok(None) => return Ok(Reply::Reserved(None)),
-                Err(resource) => return Ok(Reply::Refused(Refusal::OverQuota(resource))),
+                Err(resource) => {
+                    self.counts.over(resource);
+                    return Ok(Reply::Refused(Refusal::OverQuota(resource)));
+                }
             };
             let size = size.max(counts.saturating_add(given.bytes));
             let operation = Operation::Reserve { inode, writer, counts, size };

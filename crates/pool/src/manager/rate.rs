@@ -19,6 +19,8 @@ struct State {
     lately: VecDeque<(Instant, Inode, u64)>,
     /// Files whose last attempt failed: what is written of them counts once an attempt succeeds.
     failing: BTreeSet<Inode>,
+    /// All bytes, and attempts that failed, since the manager began.
+    totals: (u64, u64),
 }
 
 impl Rate {
@@ -27,6 +29,7 @@ impl Rate {
         let mut state = self.state();
         state.forget(Instant::now());
         state.lately.push_back((Instant::now(), inode, bytes));
+        state.totals.0 += bytes;
     }
 
     /// An attempt that began then failed.
@@ -34,6 +37,7 @@ impl Rate {
         let mut state = self.state();
         state.lately.retain(|(at, of, _)| *of != inode || *at < since);
         state.failing.insert(inode);
+        state.totals.1 += 1;
     }
 
     /// An attempt succeeded, or there will be no further one.
@@ -47,6 +51,12 @@ impl Rate {
         state.forget(Instant::now());
         let counts = state.lately.iter().filter(|(_, inode, _)| !state.failing.contains(inode));
         counts.map(|(.., bytes)| bytes).sum::<u64>() / WINDOW.as_secs()
+    }
+
+    /// All bytes, also of attempts that failed later; and how many attempts failed.
+    #[cfg(feature = "metrics")]
+    pub(super) fn totals(&self) -> (u64, u64) {
+        self.state().totals
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

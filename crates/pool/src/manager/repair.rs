@@ -97,6 +97,7 @@ impl Repairs {
         let Some(ended) = self.jobs.join_next().await else { return std::future::pending().await };
         if let Ok(Ended { number, done, moved }) = ended {
             self.brought.remove(&number);
+            manager.counts.repaired(done);
             self.repair.ended(manager.members.lives().now, number, done);
             for Moved { of, columns, from, to } in moved {
                 self.moved(of, &columns, from, to);

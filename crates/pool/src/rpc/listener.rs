@@ -16,6 +16,8 @@ use tonic::transport::Server;
 use super::address::{BadAddress, allowed};
 use super::connection::{Connection, From};
 use super::{FRAME, Served, Service, WINDOWS};
+#[cfg(feature = "metrics")]
+use crate::metrics::Watched;
 use crate::security::tls;
 use crate::security::{Credentials, tls::Tls};
 
@@ -34,6 +36,8 @@ const TOLD: Duration = Duration::from_secs(1);
 pub struct Listener {
     listener: TcpListener,
     credentials: Credentials,
+    #[cfg(feature = "metrics")]
+    watched: Watched,
 }
 
 impl Listener {
@@ -46,7 +50,27 @@ impl Listener {
         let failed = |error: std::io::Error| BadAddress::Listen(address, error.to_string());
         let bound = std::net::TcpListener::bind(address).map_err(failed)?;
         bound.set_nonblocking(true).map_err(failed)?;
-        Ok(Self { listener: TcpListener::from_std(bound).map_err(failed)?, credentials: credentials.clone() })
+        let (listener, credentials) = (TcpListener::from_std(bound).map_err(failed)?, credentials.clone());
+        Ok(Self {
+            listener,
+            credentials,
+            #[cfg(feature = "metrics")]
+            watched: Watched::default(),
+        })
+    }
+
+    /// What is served has metrics here.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn watched_by(mut self, watched: &Watched) -> Self {
+        self.watched = watched.clone();
+        self
+    }
+
+    /// Where what is served has metrics.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn watched(&self) -> Watched {
+        self.watched.clone()
     }
 
     /// Where.
@@ -68,7 +92,7 @@ impl Listener {
     /// # Errors
     /// What ended it.
     pub async fn serve<S: Service>(self, service: Arc<S>) -> Result<(), tonic::transport::Error> {
-        let Self { listener, credentials } = self;
+        let Self { listener, credentials, .. } = self;
         let refusals = Arc::new(Refusals::default());
         let (give, connections) = mpsc::channel(1);
         let (key, revoked) = (credentials.key().clone(), credentials.revoked.clone());

@@ -70,8 +70,15 @@ fn start(config: &ManagerConfig) -> Result<ManagerProcess, surgetank_pool::local
 
 fn manager(directory: &Path, name: &str, certificates: Option<PathBuf>) -> ManagerProcess {
     let listen = "127.0.0.1:0".to_owned();
-    start(&ManagerConfig { store: None, new_key: false, directory: directory.join(name), listen, certificates })
-        .unwrap()
+    start(&ManagerConfig {
+        store: None,
+        new_key: false,
+        directory: directory.join(name),
+        listen,
+        certificates,
+        metrics: None,
+    })
+    .unwrap()
 }
 
 /// Asks a manager as the machine whose certificates these are.
@@ -226,6 +233,7 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
         directory: at.join("pool"),
         listen: format!("{one}:7440"),
         certificates: Some(ours.join(one)),
+        metrics: None,
     };
     let mut manager = network.inside(0, || start(&of_manager).unwrap());
     let without = ManagerConfig { store: None, certificates: None, directory: at.join("without"), ..of_manager };
@@ -245,6 +253,7 @@ fn a_pool_of_two_machines_takes_files_in_and_drains_them() {
         leaving: false,
         forget_ssd: false,
         scrub: None,
+        metrics: None,
     };
     let start = |machine, config| {
         network.inside(machine, move || {

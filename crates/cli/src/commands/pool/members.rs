@@ -41,6 +41,9 @@ pub struct Manager {
     /// The directory with this machine's certificates
     #[arg(long, value_name = "DIR")]
     certificates: Option<PathBuf>,
+    /// Serve metrics for Prometheus here [default: nowhere]
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
     #[command(flatten)]
     running: Running,
 }
@@ -99,6 +102,9 @@ pub struct Benefactor {
     /// The directory with this machine's certificates
     #[arg(long, value_name = "DIR")]
     certificates: Option<PathBuf>,
+    /// Serve metrics for Prometheus here [default: nowhere]
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
     #[command(flatten)]
     scrub: Scrub,
     #[command(flatten)]
@@ -141,6 +147,7 @@ impl Manager {
             new_key: self.store.new_key,
             listen: self.listen.clone(),
             certificates: self.certificates.clone(),
+            metrics: self.metrics.clone(),
         };
         let waits = |why: &str| output::note(&format!("surgetank: --store: {why}; the manager waits for it"));
         let Some(mut manager) = ManagerProcess::start(&config, waits, || interrupt.raised()).map_err(not_started)?
@@ -192,6 +199,7 @@ impl Benefactor {
             leaving: self.leaving,
             forget_ssd: self.forget_ssd,
             scrub: self.scrub.config(),
+            metrics: self.metrics.clone(),
         };
         let late = || {
             output::note(&format!(
