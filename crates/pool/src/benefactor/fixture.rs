@@ -41,6 +41,7 @@ pub(super) fn benefactor(tier: Option<Tier>, scrub: Option<Config>) -> Benefacto
         joins_again: Notify::new(),
         holdings,
         puts: AtomicU64::new(0),
+        counts: super::counts::Counts::default(),
         waiting: Semaphore::new(super::put::WAITING),
         damaged: AtomicU64::new(0),
         scrubbing: Scrubbing::new(scrub),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use surgetank_pool_core::id::{Domain, Inode};
 use surgetank_pool_core::meta::{Durability, FileState, Key, Kind, Node, Prefix, Role, Value};
 use surgetank_pool_core::placement::Protection;
+use surgetank_pool_core::quota;
 
 use super::Manager;
 use super::counts::counted;
@@ -107,6 +108,9 @@ impl Manager {
             })
             .collect();
         page.gauge("written_files", "Files that are open for writing", alone(written.len() as u64));
+        let reserved = writers.iter().filter_map(|(_, stored)| quota::reserved([&stored.value]));
+        let reserved = reserved.fold(0, u64::saturating_add);
+        page.gauge("reserved_bytes", "Length of these, as far as room in quotas is reserved", alone(reserved));
         page.gauge("warden", "Whether this manager is the one that has copies made again", alone(u64::from(is_warden)));
         let wanted: BTreeMap<&str, u64> = mounts
             .iter()
