@@ -73,7 +73,7 @@ fn of_pool(error: &client::Error) -> PyErr {
         Of::StoreFull(path, why) => return os(Errno::NOSPC, why.clone(), Some(path.clone())),
         Of::Address(_) => return PyValueError::new_err(error.to_string()),
         Of::NotAllowed(_) => Errno::ACCESS,
-        Of::Managers(_) | Of::Timeout(..) => Errno::TIMEDOUT,
+        Of::Managers(_) | Of::QuotaUnknown(..) | Of::Timeout(..) => Errno::TIMEDOUT,
         Of::Declined(_) | Of::SessionEnded(_) | Of::NotDrained(..) => Errno::IO,
     };
     os(errno, error.to_string(), None)

@@ -14,7 +14,7 @@ use surgetank_pool_core::meta::operation::Refusal;
 use tokio::time::Instant;
 
 use crate::attributes::since_1970;
-use crate::errno::{errno, is_over_quota, sentence, stale};
+use crate::errno::{errno, sentence, stale};
 use crate::files::{self, File, Gate, Handle};
 use crate::holes::may_have;
 use crate::tree::{Tree, what};
@@ -201,6 +201,21 @@ impl Tree {
         offset: Option<u64>,
         bytes: &Bytes,
     ) -> Result<(), Errno> {
+        self.write_with((handle, owner), offset, bytes, false).await
+    }
+
+    /// Writes a part of a page to which a program has written in its memory: no quota refuses it any more.
+    pub(crate) async fn write_back(&self, by: (u64, files::Owner), offset: u64, bytes: &Bytes) -> Result<(), Errno> {
+        self.write_with(by, Some(offset), bytes, true).await
+    }
+
+    async fn write_with(
+        &self,
+        (handle, owner): (u64, files::Owner),
+        offset: Option<u64>,
+        bytes: &Bytes,
+        was_taken: bool,
+    ) -> Result<(), Errno> {
         let handle = self.handle(handle)?;
         let file = &handle.file;
         let mut gate = file.gate.lock().await;
@@ -208,7 +223,11 @@ impl Tree {
         let Some(writer) = &mut gate.writer else { return Err(Errno::EIO) };
         let offset = offset.unwrap_or(writer.size());
         may_have(offset.saturating_add(bytes.len() as u64))?;
-        match writer.write_bytes_at(offset, bytes).await {
+        let written = match was_taken {
+            true => writer.write_back_at(offset, bytes).await,
+            false => writer.write_bytes_at(offset, bytes).await,
+        };
+        match written {
             Ok(()) => {
                 file.has(writer.size(), since_1970(SystemTime::now()));
                 Ok(())
@@ -258,6 +277,7 @@ impl Tree {
         }
         let file = self.files.take(inode, || what(inode));
         let mut gate = self.gate(&file).await;
+        let is_written = gate.writer.is_some();
         let done = async {
             match size {
                 0 if gate.writer.is_none() => {
@@ -273,8 +293,20 @@ impl Tree {
             if gate.active == 0 { self.close_if_idle(&file, &mut gate).await } else { Ok(()) }
         };
         let done = done.await;
+        // Nobody else closes what was opened for this: as long as a session has a file open, the target does not see what others write.
+        if done.is_err() && !is_written && gate.active == 0 {
+            self.abandon(&file, &mut gate).await;
+        }
         self.files.end_use(inode);
         done
+    }
+
+    async fn abandon(&self, file: &File, gate: &mut Gate) {
+        let Some(writer) = gate.writer.take() else { return };
+        file.is_as_committed();
+        if let Err(error) = writer.abandon().await {
+            tracing::warn!("{error}");
+        }
     }
 
     async fn resize(&self, file: &File, gate: &mut Gate, size: u64) -> Result<(), Errno> {
@@ -466,9 +498,9 @@ impl Tree {
     }
 
     /// What was not committed is lost, and every handle that was open for writing stays failed; unless nothing of the call was taken, since the
-    /// quota of the file's user has no room for it.
+    /// quota of the file's user has no room for it, or nobody says whether it has.
     pub(crate) fn failed(&self, file: &File, gate: &mut Gate, error: &client::Error) -> Errno {
-        if is_over_quota(error) {
+        if error.took_nothing() {
             tracing::debug!("{}: {error}", file.what);
             return errno(error);
         }

@@ -14,16 +14,12 @@ pub(crate) fn errno(error: &Error) -> Errno {
         Error::Address(_)
         | Error::Managers(_)
         | Error::Declined(_)
+        | Error::QuotaUnknown(..)
         | Error::SessionEnded(_)
         | Error::Unreadable { .. }
         | Error::NotDrained(..)
         | Error::Timeout(..) => Errno::EIO,
     }
-}
-
-/// Whether a call was refused before anything of it was taken: the handle and what was written through it before are well.
-pub(crate) const fn is_over_quota(error: &Error) -> bool {
-    matches!(error, Error::Refused(_, Refusal::OverQuota(_)))
 }
 
 /// The same for a node that the kernel knows by its number: what is not there any more is stale.

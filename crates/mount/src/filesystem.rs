@@ -275,11 +275,13 @@ impl Filesystem for PoolFilesystem {
     ) {
         let (bytes, by) = (Bytes::copy_from_slice(data), (handle.0, owner.map(|owner| owner.0)));
         // Parts of one direct write may come in any order: the kernel's offsets tell which is which.
-        let is_append = with.0 & (libc::O_APPEND | libc::O_DIRECT) == libc::O_APPEND
-            && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let offset = if is_append { None } else { Some(offset) };
+        let is_append = with.0 & (libc::O_APPEND | libc::O_DIRECT) == libc::O_APPEND;
+        let is_page = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         self.answer(request, reply, async move |tree, reply| {
-            let written = tree.write(by, offset, &bytes).await;
+            let written = match is_page {
+                true => tree.write_back(by, offset, &bytes).await,
+                false => tree.write(by, if is_append { None } else { Some(offset) }, &bytes).await,
+            };
             reply.with(written, |reply, ()| reply.written(u32::try_from(bytes.len()).unwrap_or(u32::MAX)));
         });
     }

@@ -194,5 +194,11 @@ surgetank_model::plant_bugs! {
         ShareIgnored,
         /// What a manager has given does not count until it looks again.
         GrantForgotten,
+        /// What was given since a look began is taken for what that look has not seen, and more is refused.
+        GrantSeenTwice,
+        /// What a program was told is written is refused afterwards.
+        TakenRefused,
+        /// A reservation does not look whose the file is by now.
+        ReservedForAnother,
     }
 }

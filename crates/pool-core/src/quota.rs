@@ -6,14 +6,16 @@
 //!
 //! **What is taken from a program is never refused later**: a session reserves room for a file before it takes what makes that longer, and the
 //! store has the reservation beside the session's right to write. A file counts as long as the longest of what was committed of it and what is reserved.
+//! What makes a file no longer is reserved whatever the quota allows, and counts.
 //!
 //! **Managers look at the store now and then** ([`Admission`]), since a look reads all nodes. From one look to the next a manager gives a part of what
-//! was free at most, so that several of them together stay near the limit, however late each learns what the others have given.
+//! was free at most and one request that is larger, so that several of them together stay near the limit, however late each learns what the others
+//! have given. Nothing is refused that may fit by a look that has just begun.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::id::Inode;
+use crate::id::{Inode, Revision};
 use crate::meta::{FileState, Key, Kind, Node, Stored, Value};
 use crate::planted::{Bug, planted};
 
@@ -186,19 +188,23 @@ pub enum Want {
     File,
     /// More bytes of a file than it counts.
     Bytes {
-        /// So many are needed.
+        /// So many were taken, or cannot be refused.
+        taken: u64,
+        /// So many more are needed.
         least: u64,
         /// So many are of use.
         most: u64,
     },
 }
 
-/// When the last look at the store began.
+/// What the last look at the store is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looked {
-    /// After it was asked for: what it shows is not too old for a refusal.
+    /// It began after it was asked for: what it shows is not too old for a refusal.
     Since,
-    /// Lately.
+    /// Whoever asks has waited for long: it is the last.
+    Last,
+    /// It is a short time old.
     Lately,
     /// Too long ago to give anything.
     LongAgo,
@@ -213,7 +219,7 @@ pub struct GrantId(u64);
 pub enum Answer {
     /// The user has no such limit.
     Unlimited,
-    /// So many bytes are given, or the file. The driver says when the transaction that takes them has ended.
+    /// So many bytes are given, with what was taken, or the file. The driver says when the transaction that takes them has ended.
     Granted(GrantId, u64),
     /// The store has to be looked at first.
     Look,
@@ -242,17 +248,23 @@ struct Grant {
 #[derive(Clone, Debug, Default)]
 pub struct Admission {
     quotas: Quotas,
+    /// As of when.
+    said: Revision,
     used: BTreeMap<u32, Used>,
     grants: BTreeMap<GrantId, Grant>,
     /// The sum of these for each user.
     spent: BTreeMap<u32, Used>,
+    /// To whom more than the part was given since the last look.
+    large: BTreeSet<(u32, Resource)>,
     granted: u64,
 }
 
 impl Admission {
-    /// Quotas as of now. What users have is as it was at the last look.
-    pub fn set(&mut self, quotas: Quotas) {
-        self.quotas = quotas;
+    /// Quotas as of a revision, unless later ones are known. What users have is as it was at the last look.
+    pub fn set(&mut self, quotas: Quotas, at: Revision) {
+        if at >= self.said {
+            (self.quotas, self.said) = (quotas, at);
+        }
     }
 
     /// The quotas that are known.
@@ -274,9 +286,11 @@ impl Admission {
         }
     }
 
-    /// What the look has seen.
-    pub fn looked(&mut self, quotas: Quotas, used: BTreeMap<u32, Used>) {
-        (self.quotas, self.used) = (quotas, used);
+    /// What the look has seen, and at which revision.
+    pub fn looked(&mut self, quotas: Quotas, used: BTreeMap<u32, Used>, at: Revision) {
+        self.set(quotas, at);
+        self.used = used;
+        self.large.clear();
         self.grants.retain(|_, grant| grant.stage != Stage::Seen);
         self.add_up();
     }
@@ -286,32 +300,43 @@ impl Admission {
         self.grants.values().for_each(|grant| self.spent.entry(grant.user).or_default().add(grant.of));
     }
 
-    /// A user asks for more.
+    /// A user asks for more. By the [`Looked::Last`] look it is not asked to look again.
     pub fn ask(&mut self, user: u32, want: Want, looked: Looked) -> Answer {
-        let (resource, least, most) = match want {
-            Want::File => (Resource::Files, 1, 1),
-            Want::Bytes { least, most } => (Resource::Bytes, least, most.max(least)),
+        let (resource, taken, least, most) = match want {
+            Want::File => (Resource::Files, 0, 1, 1),
+            Want::Bytes { taken, least, most } => (Resource::Bytes, taken, least, most.max(least)),
         };
         let Some(limit) = limit(&self.quotas, user, resource) else { return Answer::Unlimited };
-        // What counts already is not asked for again.
-        if least == 0 {
-            return self.grant(user, resource, 0);
+        // It counts already, or nobody may refuse it.
+        if least == 0 && !planted(Bug::TakenRefused) {
+            return self.grant(user, resource, taken);
         }
         if looked == Looked::LongAgo {
             return Answer::Look;
         }
         let free = limit.saturating_sub(self.used.get(&user).map_or(0, |used| used.of(resource)));
         let spent = self.spent.get(&user).map_or(0, |spent| spent.of(resource));
-        let left = free.saturating_sub(spent);
-        if least > left {
-            return if looked == Looked::Since { Answer::Over(resource) } else { Answer::Look };
+        let (left, needed) = (free.saturating_sub(spent), taken.saturating_add(least));
+        if needed > left {
+            // What was given may be in what the look has seen.
+            let may_fit = needed <= free && !planted(Bug::GrantSeenTwice);
+            return match looked {
+                Looked::Since if !may_fit => Answer::Over(resource),
+                Looked::Last => Answer::Over(resource),
+                _ => Answer::Look,
+            };
         }
         let share = if planted(Bug::ShareIgnored) { left } else { (free / SHARE).saturating_sub(spent) };
-        if least <= share {
-            return self.grant(user, resource, most.min((left / AHEAD).clamp(least, share)));
+        if needed <= share {
+            return self.grant(user, resource, taken + most.min((left / AHEAD).clamp(least, share - taken)));
         }
         // More than the share goes to one request, by a look of its own.
-        if looked == Looked::Since && spent == 0 { self.grant(user, resource, least) } else { Answer::Look }
+        let is_first = !self.large.contains(&(user, resource));
+        if looked == Looked::Last || looked == Looked::Since && is_first {
+            self.large.insert((user, resource));
+            return self.grant(user, resource, needed);
+        }
+        Answer::Look
     }
 
     /// The transaction that takes what was given took place, or never will; or nobody knows.
@@ -360,31 +385,89 @@ mod tests {
         assert_eq!(limit(&Quotas::new(), 5, Resource::Bytes), None);
     }
 
+    /// A manager that knows how much user 5 has, of 1600 bytes and two files.
+    fn knows(admission: &mut Admission, bytes: u64, files: u64) {
+        let quotas: Quotas = [(None, at_most(1600, 2))].into();
+        admission.looked(quotas, [(5, Used { bytes, files })].into(), Revision(1));
+    }
+
+    fn bytes(least: u64, most: u64) -> Want {
+        Want::Bytes { taken: 0, least, most }
+    }
+
+    const OVER: Answer = Answer::Over(Resource::Bytes);
+
     #[test]
     fn a_manager_gives_a_part_of_what_was_free_and_the_rest_by_further_looks() {
         let mut admission = Admission::default();
-        let quotas: Quotas = [(None, at_most(1600, 2))].into();
-        admission.set(quotas.clone());
-        let bytes = |least, most| Want::Bytes { least, most };
+        admission.set([(None, at_most(1600, 2))].into(), Revision(1));
         assert_eq!(admission.ask(5, bytes(1, 1), Looked::LongAgo), Answer::Look, "nothing was looked at yet");
-        admission.looked(quotas.clone(), [(5, Used { bytes: 0, files: 0 })].into());
+        knows(&mut admission, 0, 0);
         // Beyond what is needed a sixteenth of what is left, and a quarter of it in all.
         assert_eq!(admission.ask(5, bytes(10, 1000), Looked::Lately), Answer::Granted(GrantId(1), 100));
         assert_eq!(admission.ask(5, bytes(290, 1000), Looked::Lately), Answer::Granted(GrantId(2), 290));
         assert_eq!(admission.ask(5, bytes(11, 11), Looked::Lately), Answer::Look);
         [1, 2].into_iter().for_each(|id| admission.ended(GrantId(id)));
         admission.begin_look();
-        admission.looked(quotas.clone(), [(5, Used { bytes: 1500, files: 2 })].into());
+        knows(&mut admission, 1500, 2);
         assert_eq!(admission.ask(5, bytes(101, 101), Looked::Lately), Answer::Look, "there may be more by now");
-        assert_eq!(admission.ask(5, bytes(101, 101), Looked::Since), Answer::Over(Resource::Bytes));
+        assert_eq!(admission.ask(5, bytes(101, 101), Looked::Since), OVER);
         assert_eq!(admission.ask(5, bytes(90, 1000), Looked::Since), Answer::Granted(GrantId(3), 90));
         assert_eq!(admission.ask(5, bytes(5, 5), Looked::Since), Answer::Look, "one at a time");
         assert_eq!(admission.ask(5, bytes(0, 0), Looked::Lately), Answer::Granted(GrantId(4), 0), "it counts already");
         assert_eq!(admission.ask(5, Want::File, Looked::Since), Answer::Over(Resource::Files));
         assert_eq!(admission.ask(ROOT, Want::File, Looked::LongAgo), Answer::Unlimited);
-        // What is under way when a look begins may not be seen by it.
+    }
+
+    #[test]
+    fn nothing_is_refused_that_may_fit_until_it_has_waited_for_long() {
+        let mut admission = Admission::default();
+        knows(&mut admission, 0, 0);
+        assert_eq!(admission.ask(5, bytes(800, 800), Looked::Since), Answer::Granted(GrantId(1), 800));
+        // It is under way when a look begins, which sees it nevertheless.
         admission.begin_look();
-        admission.looked(quotas, [(5, Used { bytes: 1590, files: 0 })].into());
-        assert_eq!(admission.ask(5, bytes(5, 5), Looked::Since), Answer::Over(Resource::Bytes));
+        knows(&mut admission, 800, 0);
+        assert_eq!(admission.ask(5, bytes(801, 801), Looked::Since), OVER, "that cannot fit");
+        assert_eq!(admission.ask(5, bytes(700, 700), Looked::Since), Answer::Look);
+        assert_eq!(admission.ask(5, bytes(700, 700), Looked::Last), OVER);
+        admission.ended(GrantId(1));
+        admission.begin_look();
+        knows(&mut admission, 800, 0);
+        assert_eq!(admission.ask(5, bytes(700, 700), Looked::Since), Answer::Granted(GrantId(2), 700));
+    }
+
+    #[test]
+    fn a_large_request_is_granted_though_others_are_given_parts_all_the_time() {
+        let mut admission = Admission::default();
+        knows(&mut admission, 0, 0);
+        assert_eq!(admission.ask(5, bytes(10, 10), Looked::Lately), Answer::Granted(GrantId(1), 10));
+        admission.begin_look();
+        knows(&mut admission, 0, 0);
+        assert_eq!(admission.ask(5, bytes(10, 10), Looked::Since), Answer::Granted(GrantId(2), 10));
+        assert_eq!(admission.ask(5, bytes(900, 900), Looked::Since), Answer::Granted(GrantId(3), 900));
+        assert_eq!(admission.ask(5, bytes(500, 500), Looked::Since), Answer::Look, "one by each look");
+        assert_eq!(admission.ask(5, bytes(500, 500), Looked::Last), Answer::Granted(GrantId(4), 500));
+        assert_eq!(admission.ask(5, bytes(500, 500), Looked::Last), OVER);
+    }
+
+    #[test]
+    fn what_was_taken_counts_and_is_refused_never() {
+        let mut admission = Admission::default();
+        knows(&mut admission, 1500, 0);
+        let want = |taken, least| Want::Bytes { taken, least, most: least };
+        assert_eq!(admission.ask(5, want(50, 51), Looked::Since), OVER);
+        assert_eq!(admission.ask(5, want(50, 20), Looked::Since), Answer::Granted(GrantId(1), 70));
+        assert_eq!(admission.ask(5, want(5000, 0), Looked::LongAgo), Answer::Granted(GrantId(2), 5000));
+        assert_eq!(admission.ask(5, bytes(1, 1), Looked::Last), OVER, "it counts");
+    }
+
+    #[test]
+    fn quotas_that_were_read_earlier_do_not_replace_later_ones() {
+        let mut admission = Admission::default();
+        admission.set([(None, at_most(10, 10))].into(), Revision(7));
+        admission.looked(Quotas::new(), BTreeMap::new(), Revision(6));
+        assert!(admission.limits(5, Resource::Bytes));
+        admission.set(Quotas::new(), Revision(8));
+        assert!(!admission.limits(5, Resource::Bytes));
     }
 }

@@ -68,9 +68,11 @@ fn a_quota_is_set_seen_enforced_changed_and_removed() {
     let directory = place.text("pool");
     done(&["pool", "token", "--target", &target, "--directory", &directory, "--owner", "7:7", "--out", &token]);
     let by_token = [pool.address.as_str(), "--token", &token];
+    let users = serde_json::from_str::<Value>(&done(&with(&["list", "--json"], &by_token))).unwrap()["users"].clone();
+    assert_eq!(users.as_array().unwrap().len(), 1, "also one who has nothing");
     assert_eq!(
-        serde_json::from_str::<Value>(&done(&with(&["list", "--json"], &by_token))).unwrap()["users"],
-        json!([])
+        (&users[0]["uid"], &users[0]["bytes_used"], &users[0]["bytes_limit"]),
+        (&json!(7), &json!(0), &Value::Null)
     );
     let (code, told) = refused(&with(&["set", "--user", "7", "--bytes", "none"], &by_token));
     assert!(code == 1 && told.contains("the token does not allow this request"), "{told}");

@@ -10,7 +10,9 @@ use surgetank_model::Bytes;
 use surgetank_pool::client::{Config, PoolClient};
 use surgetank_pool::local::{self, Local};
 use surgetank_pool_core::meta::Durability;
+use surgetank_pool_core::meta::value::Attributes;
 use surgetank_pool_core::placement::Media;
+use surgetank_pool_core::quota::Limit;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -181,6 +183,30 @@ fn a_pool_without_room_is_told_and_what_was_flushed_stays_readable() {
     let told = written.unwrap_or_else(|| flush(&mut volume));
     assert_eq!(told, Err(Failure::NoSpace));
     (0..8).for_each(|block| assert!(read(&mut volume, block).unwrap() == content(block, 1), "{block}"));
+}
+
+#[test]
+fn a_volume_over_its_users_quota_is_told_and_keeps_what_was_written_until_there_is_room() {
+    let world = World::new(1, 96, 1);
+    let limit = async |limit| PoolClient::set_quota(&world.client(), Some(7), Some(limit), None).await.unwrap();
+    world.ask(async |client| {
+        let inode = client.stat("volume").await.unwrap().inode;
+        let attributes = Attributes { user: Some(7), ..Attributes::default() };
+        client.set_attributes(inode, attributes, "volume").await.unwrap();
+        limit(Limit::AtMost(4 * MIB)).await;
+    });
+    let mut volume = world.open(64 * MIB);
+    let taken = (0..16).take_while(|block| write(&mut volume, *block, 1).is_ok()).count() as u64;
+    assert_eq!(flush(&mut volume), Err(Failure::NoSpace));
+    assert!((0..taken).all(|block| read(&mut volume, block).unwrap() == content(block, 1)));
+    world.ask(async |_| limit(Limit::Unlimited).await);
+    let end = std::time::Instant::now() + LONG;
+    while let Err(failure) = flush(&mut volume) {
+        assert_eq!(failure, Failure::NoSpace);
+        assert!(std::time::Instant::now() < end, "there is room");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!((0..taken).all(|block| read(&mut volume, block).unwrap() == content(block, 1)));
 }
 
 #[test]

@@ -124,7 +124,9 @@ pub enum Operation {
         inode: Inode,
         /// Who writes it, and its lease.
         writer: (SessionId, Lease),
-        /// Bytes that it counted when the room was given: what it counts beyond that was given.
+        /// Whose it was when the room was given.
+        user: u32,
+        /// Bytes that it counted then: what it counts beyond that was given.
         counts: u64,
         /// Bytes of the file.
         size: u64,
@@ -447,7 +449,9 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
         Operation::Commit { inode, session, on, size, groups, close } => {
             recorder.commit((*inode, *session), *on, *size, groups, *close)
         }
-        Operation::Reserve { inode, writer, counts, size } => recorder.reserve(*inode, *writer, *counts, *size),
+        Operation::Reserve { inode, writer, user, counts, size } => {
+            recorder.reserve(*inode, *writer, (*user, *counts), *size)
+        }
         Operation::Close { inode, session, journal } => recorder.close(*inode, *session, *journal),
         Operation::WriterLost { inode, journal } => recorder.writer_lost(*inode, *journal),
         Operation::Rename { from, to, replace, journal } => recorder.rename(from, to, *replace, *journal),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use surgetank_model::random::Random;
-use surgetank_pool_core::id::{Inode, MountId, SessionId, Version};
+use surgetank_pool_core::id::{Inode, MountId, Revision, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, PublicationEnd, Refusal, Reply};
 use surgetank_pool_core::meta::store::{Lease, MemoryStore, Outcome, Stored, Transaction, Write};
 use surgetank_pool_core::meta::value::{Attributes, Kind, Node, Value};
@@ -16,6 +16,8 @@ const ROOT: Inode = Inode(1);
 const MOUNT: MountId = MountId(1);
 /// Steps for which a look may serve.
 const LATELY: u64 = 15;
+/// Steps for which a request waits, if a look has ended meanwhile.
+const TURN: u64 = 60;
 /// Bytes that a session asks for at a time, at most.
 const REQUEST: u64 = 300;
 const USERS: [u32; 3] = [1, 2, 3];
@@ -36,7 +38,8 @@ struct File {
 #[derive(Clone, Debug)]
 enum What {
     Create(u32, SessionId),
-    Longer(Inode, SessionId, u64),
+    /// So long; whether that was taken already.
+    Longer(Inode, SessionId, u64, bool),
 }
 
 #[derive(Debug)]
@@ -47,13 +50,21 @@ struct Ask {
     given: Option<(GrantId, Option<Operation>)>,
 }
 
+struct Look {
+    began: u64,
+    at: Revision,
+    quotas: Quotas,
+    used: BTreeMap<u32, Used>,
+    counted: BTreeMap<u32, Used>,
+}
+
 #[derive(Default)]
 struct Manager {
     admission: Admission,
-    /// When the look began that it knows.
-    looked: Option<u64>,
+    /// When the look began that it knows, when it ended, and what users had when it began.
+    looked: Option<(u64, u64, BTreeMap<u32, Used>)>,
     /// A look whose answer has not come.
-    look: Option<(u64, Quotas, BTreeMap<u32, Used>)>,
+    look: Option<Look>,
     asks: Vec<Ask>,
 }
 
@@ -67,8 +78,8 @@ struct World {
     names: BTreeMap<Name, Inode>,
     lost: Vec<Inode>,
     managers: Vec<Manager>,
-    /// Whoever is given files by others may have more than the quota allows.
-    chowns: bool,
+    /// Whoever is given files by others, or writes over what is drained, may have more than the quota allows.
+    is_lax: bool,
 }
 
 fn named(number: u64) -> Name {
@@ -91,7 +102,7 @@ pub fn run(seed: u64) -> Result<(), String> {
         names: BTreeMap::new(),
         lost: Vec::new(),
         managers,
-        chowns: random.chance(0.3),
+        is_lax: random.chance(0.3),
         random,
     };
     world.begin();
@@ -110,14 +121,14 @@ pub fn edges(seed: u64) -> Result<(), String> {
     let mut managers = vec![Admission::default(); 1 + random.below(4) as usize];
     for manager in &mut managers {
         manager.begin_look();
-        manager.looked(quotas.clone(), BTreeMap::new());
+        manager.looked(quotas.clone(), BTreeMap::new(), Revision(1));
     }
     let mut given = 0;
     for _ in 0..200 {
         let at = random.below(managers.len() as u64) as usize;
         let least = 1 + random.below(limit.div_ceil(8));
         let most = least + random.below(limit);
-        if let Answer::Granted(_, bytes) = managers[at].ask(1, Want::Bytes { least, most }, Looked::Lately) {
+        if let Answer::Granted(_, bytes) = managers[at].ask(1, Want::Bytes { taken: 0, least, most }, Looked::Lately) {
             given += bytes;
         }
     }
@@ -138,13 +149,13 @@ fn drained_meanwhile(size: u64) -> Result<(), String> {
         names: BTreeMap::new(),
         lost: Vec::new(),
         managers: Vec::new(),
-        chowns: false,
+        is_lax: false,
     };
     world.begin();
     let (session, inode) = (world.sessions[0], Inode(5));
     let writer = (session, lease(session));
     let create = Operation::Create { at: (ROOT, named(5)), fresh: 5, writer, owner: (0o644, 1, 1) };
-    let reserve = |counts, size| Operation::Reserve { inode, writer, counts, size };
+    let reserve = |counts, size| Operation::Reserve { inode, writer, user: 1, counts, size };
     let (on, groups, close) = ((Version::NONE, 0), Vec::new(), Some(6));
     let commit = Operation::Commit { inode, session, on, size: size + 1, groups, close };
     let open = Operation::OpenForWriting { inode, writer, rewrites: false };
@@ -178,7 +189,7 @@ impl World {
         }
         // Before anybody is served.
         let quotas = quota::quotas(&self.under(Prefix::Quotas));
-        self.managers.iter_mut().for_each(|manager| manager.admission.set(quotas.clone()));
+        self.managers.iter_mut().for_each(|manager| manager.admission.set(quotas.clone(), self.store.revision()));
     }
 
     fn write(&mut self, write: Write) {
@@ -242,8 +253,8 @@ impl World {
         let at = self.random.below(self.managers.len() as u64) as usize;
         match self.random.below(24) {
             0..=2 => self.ask(at),
-            3..=6 => self.go_on(at),
-            7..=10 => self.take(at),
+            3..=6 => self.go_on(at)?,
+            7..=10 => self.take(at)?,
             11 | 12 => self.look_ends(at),
             13 => self.open(),
             14..=16 => self.commit(),
@@ -265,7 +276,8 @@ impl World {
             }
             false => {
                 let (more, writer) = (self.random.below(REQUEST), self.pick_writer());
-                writer.map(|(inode, session)| What::Longer(inode, session, self.files[&inode].size + more))
+                let (has, was_taken) = (|inode| self.files[&inode].size, self.is_lax && self.random.chance(0.3));
+                writer.map(|(inode, session)| What::Longer(inode, session, has(inode) + more, was_taken))
             }
         };
         let since = self.now;
@@ -273,15 +285,16 @@ impl World {
     }
 
     /// A manager decides on a request.
-    fn go_on(&mut self, at: usize) {
+    fn go_on(&mut self, at: usize) -> Result<(), String> {
         let waiting: Vec<usize> =
             (0..self.managers[at].asks.len()).filter(|ask| self.managers[at].asks[*ask].given.is_none()).collect();
-        let Some(index) = self.pick(&waiting) else { return };
+        let Some(index) = self.pick(&waiting) else { return Ok(()) };
         let Ask { since, what, .. } = &self.managers[at].asks[index];
         let (since, what) = (*since, what.clone());
         let looked = match self.managers[at].looked {
-            Some(began) if began >= since => Looked::Since,
-            Some(began) if began + LATELY >= self.now => Looked::Lately,
+            Some((_, ended, _)) if ended >= since && since + TURN < self.now => Looked::Last,
+            Some((began, ..)) if began >= since => Looked::Since,
+            Some((began, ..)) if began + LATELY >= self.now => Looked::Lately,
             _ => Looked::LongAgo,
         };
         let number = self.number();
@@ -291,26 +304,27 @@ impl World {
                 let owner = (0o644, user, user);
                 (user, Want::File, Operation::Create { at: (ROOT, named(fresh)), fresh, writer, owner })
             }
-            What::Longer(inode, session, size) => {
+            What::Longer(inode, session, size, was_taken) => {
                 let read = self.store.get(&Key::Node(inode)).map(|stored| stored.value.clone());
                 let Some(Value::Node(node)) = read else {
                     self.managers[at].asks.swap_remove(index);
-                    return;
+                    return Ok(());
                 };
                 let writers = self.under(Prefix::Writers(inode));
                 let reserved = quota::reserved(writers.iter().map(|(_, stored)| &stored.value));
-                let counts = quota::of_node(&node, reserved).bytes;
-                let (least, writer) = (size.saturating_sub(counts), (session, lease(session)));
-                let reserve = Operation::Reserve { inode, writer, counts, size };
-                (node.owner.1, Want::Bytes { least, most: least + 50 }, reserve)
+                let (counts, user) = (quota::of_node(&node, reserved).bytes, node.owner.1);
+                let (more, writer) = (size.saturating_sub(counts), (session, lease(session)));
+                let (taken, least) = if was_taken { (more, 0) } else { (0, more) };
+                let reserve = Operation::Reserve { inode, writer, user, counts, size };
+                (user, Want::Bytes { taken, least, most: least + 50 }, reserve)
             }
         };
         let manager = &mut self.managers[at];
         match manager.admission.ask(user, want, looked) {
             Answer::Granted(id, given) => {
                 let operation = match operation {
-                    Operation::Reserve { inode, writer, counts, size } => {
-                        Operation::Reserve { inode, writer, counts, size: size.max(counts + given) }
+                    Operation::Reserve { inode, writer, user, counts, size } => {
+                        Operation::Reserve { inode, writer, user, counts, size: size.max(counts + given) }
                     }
                     other => other,
                 };
@@ -318,11 +332,28 @@ impl World {
             }
             Answer::Unlimited => {
                 manager.asks.swap_remove(index);
-                self.performed(&operation);
+                self.performed(&operation)?;
             }
+            Answer::Look if looked == Looked::Last => return Err(format!("{want:?} of user {user} waits for ever")),
             Answer::Look => self.look_begins(at),
-            Answer::Over(_) => drop(manager.asks.swap_remove(index)),
+            Answer::Over(resource) => {
+                manager.asks.swap_remove(index);
+                let Some((_, _, counted)) = &manager.looked else { return Err("it was refused blindly".to_owned()) };
+                let has = counted.get(&user).copied().unwrap_or_default().of(resource);
+                let least = match want {
+                    Want::File => 1,
+                    Want::Bytes { taken, least: 0, .. } if taken > 0 => {
+                        return Err(format!("user {user} is refused {taken} {resource} that were taken"));
+                    }
+                    Want::Bytes { least, .. } => least,
+                };
+                let limit = quota::limit(manager.admission.quotas(), user, resource).unwrap_or(u64::MAX);
+                if looked == Looked::Since && has + least <= limit {
+                    return Err(format!("user {user} has {has} of {limit} {resource} and is refused {least}"));
+                }
+            }
         }
+        Ok(())
     }
 
     fn look_begins(&mut self, at: usize) {
@@ -332,23 +363,24 @@ impl World {
         self.managers[at].admission.begin_look();
         let quotas = quota::quotas(&self.under(Prefix::Quotas));
         let used = used(&self.under(Prefix::Nodes), &self.under(Prefix::AllWriters));
-        self.managers[at].look = Some((self.now, quotas, used));
+        let counted = USERS.map(|user| (user, self.counted(user))).into();
+        self.managers[at].look = Some(Look { began: self.now, at: self.store.revision(), quotas, used, counted });
     }
 
     fn look_ends(&mut self, at: usize) {
-        let Some((began, quotas, used)) = self.managers[at].look.take() else { return };
-        self.managers[at].admission.looked(quotas, used);
-        self.managers[at].looked = Some(began);
+        let Some(Look { began, at: revision, quotas, used, counted }) = self.managers[at].look.take() else { return };
+        self.managers[at].admission.looked(quotas, used, revision);
+        self.managers[at].looked = Some((began, self.now, counted));
     }
 
     /// What was given is taken, or is not, and then the manager hears of it.
-    fn take(&mut self, at: usize) {
+    fn take(&mut self, at: usize) -> Result<(), String> {
         let given: Vec<usize> =
             (0..self.managers[at].asks.len()).filter(|ask| self.managers[at].asks[*ask].given.is_some()).collect();
-        let Some(index) = self.pick(&given) else { return };
-        let Some((id, operation)) = &mut self.managers[at].asks[index].given else { return };
+        let Some(index) = self.pick(&given) else { return Ok(()) };
+        let Some((id, operation)) = &mut self.managers[at].asks[index].given else { return Ok(()) };
         match operation.take() {
-            Some(operation) if self.random.chance(0.9) => self.performed(&operation),
+            Some(operation) if self.random.chance(0.9) => self.performed(&operation)?,
             Some(_) => {}
             None => {
                 let id = *id;
@@ -356,10 +388,11 @@ impl World {
                 self.managers[at].asks.swap_remove(index);
             }
         }
+        Ok(())
     }
 
     /// An operation takes place, here as in the store.
-    fn performed(&mut self, operation: &Operation) {
+    fn performed(&mut self, operation: &Operation) -> Result<(), String> {
         let reply = self.carry_out(operation);
         match operation {
             Operation::Create { at, fresh, writer, owner } if reply.is_ok() => {
@@ -368,12 +401,16 @@ impl World {
                 self.files.insert(Inode(*fresh), file);
                 self.names.insert(at.1.clone(), Inode(*fresh));
             }
-            Operation::Reserve { inode, writer, size, .. } if reply.is_ok() => {
+            Operation::Reserve { inode, writer, user, size, .. } if reply.is_ok() => {
+                if self.files.get(inode).is_some_and(|file| file.user != *user) {
+                    return Err(format!("what user {user} was given goes to a file of another"));
+                }
                 let has = self.files.get_mut(inode).and_then(|file| file.writers.get_mut(&writer.0));
                 has.into_iter().for_each(|has| *has = (*has).max(*size));
             }
             _ => {}
         }
+        Ok(())
     }
 
     fn open(&mut self) {
@@ -501,7 +538,7 @@ impl World {
     fn change_owner_or_evict(&mut self) {
         let (Some(inode), Some(user)) = (self.pick_file(), self.pick(&USERS)) else { return };
         let number = self.number();
-        if !self.chowns || self.random.chance(0.5) {
+        if !self.is_lax || self.random.chance(0.5) {
             let _ = self.carry_out(&Operation::Evict { inode, changes: number });
             return;
         }
@@ -538,11 +575,11 @@ impl World {
                 return Err(format!("user {user} has {counted:?}, and the store says {seen:?}"));
             }
             for (resource, limit) in self.limits(user) {
-                let Some(limit) = limit.filter(|_| !self.chowns) else { continue };
-                // Each manager beyond the first may have given a part of what was free a while ago, or one request.
+                let Some(limit) = limit.filter(|_| !self.is_lax) else { continue };
+                // Each manager beyond the first may have given a part of what was free a while ago, and one request.
                 let others = self.managers.len() as u64 - 1;
                 let request = if resource == Resource::Bytes { REQUEST } else { 1 };
-                let most = limit + others * (limit / 4).max(request);
+                let most = limit + others * (limit / 4 + request);
                 if counted.of(resource) > most {
                     let has = counted.of(resource);
                     return Err(format!("user {user} has {has} {resource} of {limit}, by {} managers", others + 1));
@@ -572,7 +609,7 @@ impl World {
                         self.look_begins(at);
                         self.look_ends(at);
                         let want = match resource {
-                            Resource::Bytes => Want::Bytes { least: amount, most: amount },
+                            Resource::Bytes => Want::Bytes { taken: 0, least: amount, most: amount },
                             Resource::Files => Want::File,
                         };
                         match self.managers[at].admission.ask(user, want, Looked::Since) {

@@ -129,6 +129,9 @@ pub enum Error {
     /// The pool's store has no room for more names.
     #[error("{0}: {1}")]
     StoreFull(String, String),
+    /// Nobody says whether the quota of the file's user has room.
+    #[error("{0}: nothing of it was written, since it is not known whether the user's quota has room: {1}")]
+    QuotaUnknown(String, String),
     /// No copy of a chunk can be read.
     #[error("{path}: bytes from {offset} on cannot be read: {why}")]
     Unreadable {

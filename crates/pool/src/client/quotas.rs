@@ -7,72 +7,110 @@ use std::time::Duration;
 use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::meta::operation::Refusal;
 use surgetank_pool_core::quota::{Limit, ROOT};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::leaving::about;
 use super::{Config, Error, Inner, PoolClient, senseless};
+use crate::chunks::CHUNK;
 use crate::manager::{QuotaReport, Reply, Request, Reserve};
 
-/// How long it is believed whether a user has a quota; then managers are asked again, beside what goes on.
+/// How long it is believed whether a user has a quota.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// When a write waits for that answer.
-const OLD: Duration = Duration::from_secs(10);
-/// For how long: while no manager answers, what was so before counts, and writes go on.
-const ANSWER: Duration = Duration::from_secs(1);
-/// Room that is asked for beyond what a write needs: so much, or a part of the file if that is more.
-const AHEAD: u64 = 64 << 20;
+/// For how long what need not know waits for an answer: while no manager answers, what was so before counts, and writes go on.
+pub(super) const ANSWER: Duration = Duration::from_secs(1);
+/// How long managers are asked.
+const ASKED: Duration = Duration::from_secs(30);
+/// Room that is asked for beyond what a write needs: as much as the file has, so much at least and so much at most, or a part of the file if that is
+/// more.
+const AHEAD: (u64, u64) = (CHUNK, 64 << 20);
 const AHEAD_PART: u64 = 4;
 
-/// Whether users have quotas, and when that was asked last.
+/// Whether users have quotas.
 #[derive(Default)]
-pub(super) struct Known(Mutex<BTreeMap<u32, (bool, Instant)>>);
+pub(super) struct Known(Mutex<BTreeMap<u32, Belief>>);
+
+#[derive(Default)]
+struct Belief {
+    has: bool,
+    /// When a manager said so; `None`: none has.
+    since: Option<Instant>,
+    /// Since when managers are asked, and when that ends.
+    asked: Option<(Instant, watch::Receiver<()>)>,
+}
 
 impl Known {
-    fn users(&self) -> MutexGuard<'_, BTreeMap<u32, (bool, Instant)>> {
+    fn users(&self) -> MutexGuard<'_, BTreeMap<u32, Belief>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Error {
+    /// Whether it was refused before anything of it was taken, for a quota: the writer and what was written before are well.
+    #[must_use]
+    pub const fn took_nothing(&self) -> bool {
+        matches!(self, Self::Refused(_, Refusal::OverQuota(_)) | Self::QuotaUnknown(..))
+    }
+}
+
 impl Inner {
-    /// Whether bytes of a user are limited.
-    pub(super) async fn has_quota(self: &Arc<Self>, user: u32) -> Result<bool, Error> {
+    /// Whether bytes of a user are limited, as far as is known.
+    pub(super) async fn has_quota(self: &Arc<Self>, user: u32) -> bool {
         if user == ROOT {
-            return Ok(false);
+            return false;
         }
-        let known = self.quotas.users().get(&user).copied();
-        let Some((has, asked)) = known else { return self.ask_for_quota(user).await };
-        let age = asked.elapsed();
-        if age < BELIEVED {
-            return Ok(has);
-        }
-        self.quotas.users().insert(user, (has, Instant::now()));
-        let inner = Arc::clone(self);
-        if age < OLD {
-            tokio::spawn(async move { inner.ask_for_quota(user).await });
-            return Ok(has);
-        }
-        Ok(tokio::time::timeout(ANSWER, self.ask_for_quota(user)).await.unwrap_or(Ok(has)).unwrap_or(has))
-    }
-
-    async fn ask_for_quota(&self, user: u32) -> Result<bool, Error> {
-        match self.ask(Request::HasQuota(user)).await? {
-            Reply::HasQuota(has) => {
-                self.quotas.users().insert(user, (has, Instant::now()));
-                Ok(has)
+        let (since, mut ends) = {
+            let mut users = self.quotas.users();
+            let belief = users.entry(user).or_default();
+            if belief.since.is_some_and(|since| since.elapsed() < BELIEVED) {
+                return belief.has;
             }
-            _ => Err(senseless()),
-        }
+            match belief.asked.clone().filter(|(_, ends)| ends.has_changed().is_ok()) {
+                Some(asked) => asked,
+                None => belief.asked.insert((Instant::now(), self.ask_for_quota(user))).clone(),
+            }
+        };
+        // Once for all who write while no manager answers.
+        let _ = tokio::time::timeout_at(since + ANSWER, ends.changed()).await;
+        self.quotas.users().get(&user).is_some_and(|belief| belief.has)
     }
 
-    /// Reserves room for a file of so many bytes; for how many; `None`: there is no limit any more.
-    pub(super) async fn reserve(&self, path: &str, inode: Inode, size: u64) -> Result<Option<u64>, Error> {
-        let most = size.saturating_add(AHEAD.max(size / AHEAD_PART));
-        let reserve = Reserve { inode, writer: (self.session, self.lease), size, most };
-        match self.ask(Request::Reserve(reserve)).await? {
-            Reply::Reserved(size) => Ok(size),
-            Reply::Refused(Refusal::NotTheWriter) => Err(Error::SessionEnded(self.config.mount.clone())),
-            Reply::Refused(refusal) => Err(Error::Refused(path.to_owned(), refusal)),
-            _ => Err(senseless()),
+    /// Asks in a task of its own; when that ends.
+    fn ask_for_quota(self: &Arc<Self>, user: u32) -> watch::Receiver<()> {
+        let (ending, ends) = watch::channel(());
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            let answer = inner.ask_until(Instant::now() + ASKED, |_| Request::HasQuota(user)).await;
+            if let Ok(Reply::HasQuota(has)) = answer {
+                let mut users = inner.quotas.users();
+                let belief = users.entry(user).or_default();
+                (belief.has, belief.since) = (has, Some(Instant::now()));
+            }
+            drop(ending);
+        });
+        ends
+    }
+
+    /// Reserves room for a file of so many bytes, of which some were taken, or cannot be refused; for how many; `None`: there is no limit any
+    /// more. What fails has taken nothing, unless the session has ended.
+    pub(super) async fn reserve(
+        &self,
+        path: &str,
+        inode: Inode,
+        (taken, size): (u64, u64),
+    ) -> Result<Option<u64>, Error> {
+        let unknown = |why: String| Error::QuotaUnknown(path.to_owned(), why);
+        let (least, most) = AHEAD;
+        let most = size.saturating_add(size.clamp(least, most).max(size / AHEAD_PART));
+        let reserve = Reserve { inode, writer: (self.session, self.lease), taken, size, most };
+        match self.ask(Request::Reserve(reserve)).await {
+            Ok(Reply::Reserved(size)) => Ok(size),
+            Ok(Reply::Refused(Refusal::NotTheWriter)) => Err(Error::SessionEnded(self.config.mount.clone())),
+            Ok(Reply::Refused(refusal @ Refusal::OverQuota(_))) => Err(Error::Refused(path.to_owned(), refusal)),
+            Ok(Reply::Refused(refusal)) => Err(unknown(refusal.to_string())),
+            Ok(_) => Err(unknown(senseless().to_string())),
+            Err(error @ Error::SessionEnded(_)) => Err(error),
+            Err(error) => Err(unknown(error.to_string())),
         }
     }
 }

@@ -323,6 +323,10 @@ impl Writer {
     async fn write_all(&mut self, offset: u64, bytes: &[u8], shared: Option<&Bytes>) -> Result<(), Error> {
         self.is_well()?;
         self.reserve(self.size().max(offset.saturating_add(bytes.len() as u64))).await?;
+        self.write_taken(offset, bytes, shared).await
+    }
+
+    async fn write_taken(&mut self, offset: u64, bytes: &[u8], shared: Option<&Bytes>) -> Result<(), Error> {
         let mut done = self.go_on().await;
         while done.is_ok() {
             let written = self.write_parts(offset, bytes, shared).await;

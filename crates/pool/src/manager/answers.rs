@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
@@ -18,7 +19,7 @@ use super::protocol::{
     Begin, Begun, Content, Ended, Integrity, MountStatus, Once, Place, QuotaReport, Reply, State, Status,
 };
 use super::rights::{self, NOT_ALLOWED, Within};
-use super::{Manager, objects, quotas, room, troubles, unique};
+use super::{Manager, objects, quotas, room, to_the_end, troubles, unique};
 use crate::bucket;
 use crate::meta::{Snapshot, Unavailable};
 use crate::security::token::{Claims, Grant, Session, Ticket};
@@ -233,8 +234,8 @@ impl Manager {
     }
 
     /// An operation that clients may ask for.
-    pub(super) async fn act(&self, by: &Claims, operation: &Operation, once: Once) -> Result<Reply, Refused> {
-        match operation {
+    pub(super) async fn act(self: &Arc<Self>, by: &Claims, operation: Operation, once: Once) -> Result<Reply, Refused> {
+        match &operation {
             Operation::Create { .. }
             | Operation::OpenForWriting { .. }
             | Operation::MakeDirectory { .. }
@@ -261,15 +262,15 @@ impl Manager {
                 return Err(Refused::permission_denied("clients do not ask for this operation"));
             }
         }
-        if matches!(by, Claims::Session(by) if !rights::may_do(by, operation)) {
+        if matches!(by, Claims::Session(by) if !rights::may_do(by, &operation)) {
             return Ok(Reply::Ended(Ended::Refused(NOT_ALLOWED)));
         }
         if let Claims::Session(by) = by {
             let is_none = matches!(
-                operation,
+                &operation,
                 Operation::MakeLink { .. } | Operation::MakeSpecial { .. } | Operation::Link { .. }
-            ) || named(operation).is_some_and(|(_, name)| !bucket::is_name(name.bytes()));
-            let aside = named(operation).filter(|(_, name)| name.bytes() == super::ASIDE.as_bytes());
+            ) || named(&operation).is_some_and(|(_, name)| !bucket::is_name(name.bytes()));
+            let aside = named(&operation).filter(|(_, name)| name.bytes() == super::ASIDE.as_bytes());
             if is_none || aside.is_some() {
                 let root = self.bucket_root(by.mount).await;
                 let root = root?;
@@ -280,30 +281,37 @@ impl Manager {
             }
         }
         // What was sent before may be under way.
-        if room::grows(operation)
+        if room::grows(&operation)
             && !once.again
             && let Some(why) = self.room.refusal()
         {
             return Ok(Reply::NoRoom(why));
         }
-        let given = match once.again {
-            true => Ok(None),
-            false => self.give_file(operation).await.map_err(|error| Refused::unavailable(error.to_string()))?,
-        };
-        let _given = match given {
-            Ok(given) => given,
-            Err(refusal) => return Ok(Reply::Ended(Ended::Refused(refusal))),
-        };
-        let ended = match self.look_at_target(by, operation).await {
-            Ok(Some(refusal)) => self.commits.refuse(once, refusal).await,
-            Ok(None) => self.commits.perform_within(operation, Some(once), Within::of(by)).await,
-            Err(error) => Err(NotDone::Unavailable(error)),
-        };
-        ended.map(Reply::Ended).map_err(|error| match error {
+        self.perform(by, operation, once).await.map(Reply::Ended).map_err(|error| match error {
             NotDone::Unavailable(error) => error.into(),
             // Another manager would say the same.
             too_large => Refused::failed_precondition(too_large.to_string()),
         })
+    }
+
+    async fn perform(self: &Arc<Self>, by: &Claims, operation: Operation, once: Once) -> Result<Ended, NotDone> {
+        // What is there already is what a program is told of, also one that has no room.
+        if let Some(refusal) = self.look_at_target(by, &operation).await? {
+            return self.commits.refuse(once, refusal).await;
+        }
+        let given = match self.give_file(&operation, once).await? {
+            Ok(given) => given,
+            Err(ended) => return Ok(ended),
+        };
+        let within = Within::of(by);
+        let Some(given) = given else { return self.commits.perform_within(&operation, Some(once), within).await };
+        let manager = Arc::clone(self);
+        let done = to_the_end(async move {
+            let done = manager.commits.perform_within(&operation, Some(once), within).await;
+            drop(given);
+            Ok(done)
+        });
+        done.await?
     }
 
     /// The root of a mount whose target is a bucket.

@@ -227,7 +227,7 @@ impl Commits {
     }
 
     /// What is known of a request whose answer did not come, or whose transaction was refused.
-    async fn settled(&self, once: Once) -> Result<Option<Ended>, Unavailable> {
+    pub(super) async fn settled(&self, once: Once) -> Result<Option<Ended>, Unavailable> {
         let keys = [Key::Session(once.session), once.receipt()];
         let read = self.store.read(&keys, &[]).await?;
         Ok(match &read.keys[..] {

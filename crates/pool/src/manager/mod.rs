@@ -150,7 +150,7 @@ pub struct Manager {
     pool: u64,
     rate: rate::Rate,
     room: room::Room,
-    quotas: quotas::Quotas,
+    quotas: Arc<quotas::Quotas>,
     counts: counts::Counts,
     troubles: troubles::Troubles,
     targets: union::Targets,
@@ -276,7 +276,7 @@ impl Manager {
         let pool = pool(&**store).await?;
         // Before anybody is served.
         revocations::read(&**store, credentials).await?;
-        let quotas = quotas::Quotas::default();
+        let quotas = Arc::<quotas::Quotas>::default();
         quotas.read(&**store).await?;
         Ok(Arc::new(Self {
             access: credentials.access(),
@@ -323,6 +323,14 @@ impl Manager {
     }
 }
 
+/// Does something to its end, also when nobody waits for it any more: what it was given counts until its transaction has ended.
+async fn to_the_end<T: Send + 'static>(
+    done: impl Future<Output = Result<T, Unavailable>> + Send + 'static,
+) -> Result<T, Unavailable> {
+    let ended = tokio::spawn(done).await;
+    ended.unwrap_or_else(|error| Err(Unavailable(format!("this manager ends: {error}"))))
+}
+
 impl Service for Manager {
     type Request = Request;
     type Reply = Reply;
@@ -350,7 +358,7 @@ impl Service for Manager {
             Request::Whole(inode) => self.is_whole(inode, &by).await,
             Request::ReadDir(directory, path, after) => self.read_dir(directory, &path, after.as_ref(), within).await,
             Request::Place(place) => Ok(self.place(&place)),
-            Request::Do(operation, once) => return self.act(&by, &operation, once).await,
+            Request::Do(operation, once) => return self.act(&by, operation, once).await,
             Request::Lock(operation) => return self.lock(&by, &operation).await,
             Request::Locked(session, inodes) => self.locked(session, &inodes).await,
             Request::Status => self.status(&by).await,
@@ -360,7 +368,10 @@ impl Service for Manager {
             Request::TakeBack(id) => return self.take_back(id).await,
             Request::Leaving(id) => self.leaving(id).await,
             Request::HasQuota(user) => Ok(Reply::HasQuota(self.quotas.limits(user, Resource::Bytes))),
-            Request::Reserve(reserve) => self.reserve(&by, reserve).await,
+            Request::Reserve(reserve) => {
+                let manager = Arc::clone(&self);
+                to_the_end(async move { manager.reserve(&by, reserve).await }).await
+            }
             Request::Quotas => self.quota_report(&by).await,
             Request::SetQuota(user, bytes, files) => self.set_quota(user, (bytes, files)).await,
             Request::Revoke(token) => self.revoke(token).await,

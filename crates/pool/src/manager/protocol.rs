@@ -64,6 +64,8 @@ pub struct Reserve {
     pub inode: Inode,
     /// Who writes it, and its lease.
     pub writer: (SessionId, Lease),
+    /// Bytes of the file that were taken, or cannot be refused: these count whatever the quota allows.
+    pub taken: u64,
     /// Bytes that the file is to have now.
     pub size: u64,
     /// Bytes that are of use.
@@ -400,7 +402,7 @@ wire_struct! {
     Place { bytes, protection, media, spread, without, apart }
     Once { session, lease, number, again }
     Content { node, groups, addresses, ticket }
-    Reserve { inode, writer, size, most }
+    Reserve { inode, writer, taken, size, most }
     UserQuota { user, used, said, bytes, files }
     QuotaReport { everybody, users }
     Status { benefactors, states, files, journal, drain_bytes_s, integrity, store, logs, mounts, leaving, quotas }
@@ -442,7 +444,7 @@ wire_enum! {
         19 = Import { at, fresh, node, placed },
         20 = DrainedEarly { publisher, mount, inode, former, draft, groups },
         21 = Prefetched { inode, session, of, times },
-        22 = Reserve { inode, writer, counts, size },
+        22 = Reserve { inode, writer, user, counts, size },
     }
     Ended { 0 = Before, 1 = Reply(reply), 2 = Refused(refusal), }
     Request {

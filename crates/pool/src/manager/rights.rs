@@ -180,14 +180,19 @@ pub(super) fn may_see(by: &Claims, id: MountId, mount: &Mount) -> bool {
     }
 }
 
-/// Whether whoever asks may know what a user has: operators of all, and whose token is of one user of that one.
-pub(super) fn may_see_user(by: &Claims, user: u32) -> bool {
+/// The user whose token it is, if it is of one.
+pub(super) fn owner(by: &Claims) -> Option<u32> {
     let owner = match by {
-        Claims::Member => return true,
+        Claims::Member => None,
         Claims::Session(by) => by.owner,
         Claims::Mount(grant) => grant.owner,
     };
-    owner.is_some_and(|owner| owner.0 == user)
+    owner.map(|(user, _)| user)
+}
+
+/// Whether whoever asks may know what a user has: operators of all, and whose token is of one user of that one.
+pub(super) fn may_see_user(by: &Claims, user: u32) -> bool {
+    matches!(by, Claims::Member) || owner(by) == Some(user)
 }
 
 fn is_below(grant: &Grant, target: &str) -> Result<(), Refused> {

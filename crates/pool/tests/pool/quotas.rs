@@ -103,7 +103,7 @@ fn what_no_target_has_counts_until_it_is_drained_truncated_replaced_unlinked_or_
         refused(writer.write(&content[..3 * MIB]).await, &OVER_BYTES);
         writer.set_size(MIB as u64).await.unwrap();
         writer.close().await.unwrap();
-        write(&client, "two", USER, &content).await.unwrap_err();
+        refused(create(&client, "two", USER).await, &Refusal::Exists);
         write(&client, "three", USER, &content).await.unwrap();
         assert_eq!(used(&pool, USER).await.bytes, 9 * MIB as u64);
         client.rename("one", "three").await.unwrap();
@@ -169,23 +169,114 @@ fn a_quota_that_is_set_while_a_file_is_written_refuses_what_comes_and_nothing_th
         let mut writer = create(&client, "file", USER).await.unwrap();
         writer.write(&content).await.unwrap();
         limit(&pool, Some(USER), mib(4), None).await;
-        // It is believed for a second that there is none.
+        // It is believed for a second that there is none: what is tried meanwhile is another file's.
+        let mut other = create(&client, "other", USER).await.unwrap();
         let end = Instant::now() + LONG;
         let refusal = loop {
             assert!(Instant::now() < end, "it holds within {LONG:?}");
-            if let Err(refusal) = writer.write_at(8 * MIB as u64 - 1, &content[8 * MIB - 1..]).await {
+            if let Err(refusal) = other.set_size(5 * MIB as u64 + other.size()).await {
                 break refusal;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
         refused(Err::<(), _>(refusal), &OVER_BYTES);
+        other.close().await.unwrap();
+        client.unlink("other").await.unwrap();
+        // What was taken and is not committed can be written over.
+        writer.write_at(0, &content[..MIB]).await.unwrap();
+        refused(writer.write(b"x").await, &OVER_BYTES);
         writer.sync().await.unwrap();
-        // What counts already can be written over.
+        // What counts already can be written over, as well.
         writer.write_at(0, &content[..MIB]).await.unwrap();
         writer.close().await.unwrap();
         same("committed", &read(&client, "file").await.unwrap(), &content);
         client.wait_drained("file", LONG).await.unwrap();
         same("at the target", &std::fs::read(pool.target().join("file")).unwrap(), &content);
+    });
+}
+
+#[test]
+fn while_no_manager_answers_nothing_that_was_taken_is_lost_and_users_without_quotas_write_on() {
+    let mut pool = Pool::new(1, 2, 96);
+    pool.session = Duration::from_secs(60);
+    pool.restart_manager(0);
+    run(async {
+        limit(&pool, Some(USER), mib(64), None).await;
+        let mut config = pool.config(2);
+        config.timeout = Duration::from_secs(3);
+        let client = pool.client_of(config).await;
+        let content = bytes(1, 12 * MIB);
+        let mut limited = create(&client, "limited", USER).await.unwrap();
+        let mut free = create(&client, "free", 8).await.unwrap();
+        let mut fresh = create(&client, "fresh", 9).await.unwrap();
+        limited.write(&content[..2 * MIB]).await.unwrap();
+        free.write(&content[..2 * MIB]).await.unwrap();
+        pool.managers[0].kill();
+        // It is known of nobody else whether they have a quota.
+        fresh.write(&content[..1000]).await.unwrap();
+        free.write(&content[2 * MIB..3 * MIB]).await.unwrap();
+        limited.write_at(0, &content[..MIB]).await.unwrap();
+        limited.write(&content[2 * MIB..2 * MIB + 1000]).await.unwrap();
+        let error = limited.write(&content[2 * MIB + 1000..]).await.unwrap_err();
+        assert!(matches!(&error, Error::QuotaUnknown(..)) && error.took_nothing(), "{error}");
+        pool.restart_manager(0);
+        // It goes on as if nothing had been.
+        limited.write(&content[2 * MIB + 1000..]).await.unwrap();
+        for (name, writer, size) in [("limited", limited, 12 * MIB), ("free", free, 3 * MIB), ("fresh", fresh, 1000)] {
+            writer.close().await.unwrap();
+            same(name, &read(&client, name).await.unwrap(), &content[..size]);
+        }
+    });
+}
+
+#[test]
+fn a_creation_that_is_asked_for_again_is_as_any_other() {
+    let mut pool = Pool::new(2, 1, 48);
+    pool.session = Duration::from_secs(60);
+    run(async {
+        limit(&pool, Some(USER), None, Some(Limit::AtMost(1))).await;
+        (0..2).for_each(|at| pool.restart_manager(at));
+        let client = pool.client(1).await;
+        write(&client, "one", USER, b"1").await.unwrap();
+        // The manager that was asked so far does not answer, and another one is asked.
+        pool.managers[0].kill();
+        refused(create(&client, "two", USER).await, &OVER_FILES);
+        pool.restart_manager(0);
+        pool.managers[1].kill();
+        refused(create(&client, "three", USER).await, &OVER_FILES);
+        assert_eq!(used(&pool, USER).await.files, 1);
+    });
+}
+
+#[test]
+fn many_small_files_that_are_open_at_a_time_take_little_more_than_they_have() {
+    let pool = Pool::new(1, 1, 96);
+    run(async {
+        limit(&pool, Some(USER), mib(64), None).await;
+        let client = pool.client(1).await;
+        let mut writers = Vec::new();
+        for number in 0..30 {
+            let mut writer = create(&client, &number.to_string(), USER).await.unwrap();
+            writer.write(&bytes(number, 4096)).await.unwrap();
+            writers.push(writer);
+        }
+        assert!(used(&pool, USER).await.bytes <= 32 * MIB as u64);
+        for writer in writers {
+            writer.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_user_is_told_of_what_the_target_has_at_a_name_and_not_of_the_quota() {
+    let pool = Pool::new(1, 1, 48);
+    run(async {
+        limit(&pool, Some(USER), None, Some(Limit::AtMost(1))).await;
+        let client = pool.client(1).await;
+        write(&client, "one", USER, b"1").await.unwrap();
+        std::fs::write(pool.target().join("older"), "older").unwrap();
+        refused(create(&client, "older", USER).await, &Refusal::Exists);
+        refused(create(&client, "newer", USER).await, &OVER_FILES);
     });
 }
 

@@ -115,7 +115,8 @@ fn releases_that_speak_another_protocol_are_refused_in_one_sentence() {
     let pool = Pool::new(1, 0, 16);
     run(async {
         asked_by(&pool, Some(PROTOCOL)).await.unwrap();
-        for (other, what) in [(Some(PROTOCOL + 1), "protocol 3"), (None, "a protocol without a number")] {
+        let next = format!("protocol {}", PROTOCOL + 1);
+        for (other, what) in [(Some(PROTOCOL + 1), &*next), (None, "a protocol without a number")] {
             let refused = asked_by(&pool, other).await.unwrap_err();
             assert_eq!(refused.code(), tonic::Code::Unimplemented);
             let told = refused.message();

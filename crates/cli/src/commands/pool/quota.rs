@@ -1,6 +1,10 @@
 //! `surgetank pool quota`: how much users may have in a pool, and what they have.
 
+use std::collections::BTreeMap;
+use std::io::Read;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -13,6 +17,9 @@ use surgetank_report::{Failure, Table, output};
 
 use super::shown::Shown;
 use super::{LISTEN, ask};
+
+/// How long names of users are waited for: a directory service may be away when somebody needs to know who has what.
+const NAMES: Duration = Duration::from_secs(2);
 
 /// Flags of `pool quota`.
 #[derive(Debug, Args)]
@@ -72,8 +79,8 @@ impl Who {
   surgetank pool quota set --user 1000 --bytes none pool://node1 --token key
   surgetank pool quota set --default --bytes '1 TiB'
 
-What is not said stays as it is. It holds within two seconds, for whatever is written from then on; what is there stays. It takes the \
-pool's key.")]
+What is not said stays as it is. It holds within about two seconds, for whatever is written from then on; what is there stays. It \
+takes the pool's key.")]
 struct Set {
     #[command(flatten)]
     who: Who,
@@ -146,13 +153,38 @@ fn user(text: &str) -> Result<u32, String> {
     })
 }
 
-/// A user's name, if this machine knows it.
-fn name(user: u32) -> Option<String> {
-    passwd(&user.to_string())?.into_iter().next().filter(|name| !name.is_empty())
+/// Names of users, as far as this machine knows them and says so soon.
+fn names(users: impl Iterator<Item = u32>) -> BTreeMap<u32, String> {
+    let numbers: Vec<String> = users.map(|user| user.to_string()).collect();
+    if numbers.is_empty() {
+        return BTreeMap::new();
+    }
+    let mut getent = Command::new("getent");
+    getent.args(["passwd", "--"]).args(numbers).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let Ok(mut child) = getent.spawn() else { return BTreeMap::new() };
+    let (said, says) = channel();
+    if let Some(mut output) = child.stdout.take() {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = output.read_to_end(&mut bytes).map(|_| said.send(bytes));
+        });
+    }
+    let bytes = says.recv_timeout(NAMES).unwrap_or_default();
+    // It has said everything, or is waited for no longer.
+    let _ = child.kill();
+    let _ = child.wait();
+    String::from_utf8_lossy(&bytes).lines().filter_map(name).collect()
+}
+
+/// The number and the name in a line of `getent`.
+fn name(line: &str) -> Option<(u32, String)> {
+    let mut fields = line.split(':');
+    let name = fields.next().filter(|name| !name.is_empty())?;
+    Some((fields.nth(1)?.parse().ok()?, name.to_owned()))
 }
 
 fn named(user: u32) -> String {
-    name(user).unwrap_or_else(|| user.to_string())
+    names([user].into_iter()).remove(&user).unwrap_or_else(|| user.to_string())
 }
 
 fn limit(text: &str, amount: impl FnOnce() -> Result<u64, String>) -> Result<Limit, String> {
@@ -193,15 +225,20 @@ pub struct User {
 }
 
 impl User {
-    fn of(quota: &UserQuota) -> Self {
-        let UserQuota { user, used, bytes, files, .. } = *quota;
-        let (bytes_used, files_used) = (used.bytes, used.files);
-        Self { uid: user, name: name(user), bytes_used, bytes_limit: bytes, files_used, files_limit: files }
+    fn all<'q>(quotas: impl Iterator<Item = &'q UserQuota> + Clone) -> Vec<Self> {
+        let mut names = names(quotas.clone().map(|quota| quota.user));
+        let of = |quota: &UserQuota| {
+            let UserQuota { user, used, bytes, files, .. } = *quota;
+            let (bytes_used, files_used) = (used.bytes, used.files);
+            let name = names.remove(&user);
+            Self { uid: user, name, bytes_used, bytes_limit: bytes, files_used, files_limit: files }
+        };
+        quotas.map(of).collect()
     }
 
     /// Users with a limit.
     pub fn limited(report: &QuotaReport) -> Vec<Self> {
-        report.users.iter().filter(|user| user.bytes.is_some() || user.files.is_some()).map(Self::of).collect()
+        Self::all(report.users.iter().filter(|user| user.bytes.is_some() || user.files.is_some()))
     }
 
     /// The rows that people get.
@@ -267,7 +304,7 @@ impl List {
     fn run(&self) -> Result<(), Failure> {
         let report = ask(&self.pool, &self.shown, async |config| PoolClient::ask_quotas(config).await)?;
         let shown = report.users.iter().filter(|user| self.user.is_none_or(|only| user.user == only));
-        let users = shown.map(User::of).collect();
+        let users = User::all(shown);
         let most = |limit| match limit {
             Limit::AtMost(most) => Some(most),
             Limit::AsDefault | Limit::Unlimited => None,
@@ -310,6 +347,9 @@ mod tests {
 
     #[test]
     fn a_user_is_a_number_or_a_name_that_the_machine_knows() {
+        assert_eq!(names([ROOT, 4_294_967_294].into_iter()), [(ROOT, "root".to_owned())].into());
+        assert_eq!(name("alice:x:1000:1000::/home/alice:/bin/sh"), Some((1000, "alice".to_owned())));
+        assert!(name("alice:x").is_none() && name("").is_none());
         assert_eq!((user("1000"), user("root")), (Ok(1000), Ok(ROOT)));
         assert!(user("no-such-user-here").unwrap_err().contains("there is no user `no-such-user-here`"));
         assert!(user("4294967295").is_err());

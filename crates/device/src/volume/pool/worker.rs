@@ -309,11 +309,12 @@ impl Worker {
                 tracing::error!("{error}");
                 return Err(self.reopened(Failure::Io).await);
             }
-            Error::NoRoom { .. } => {
+            // There is room for it once its user has less.
+            Error::NoRoom { .. } | Error::Refused(_, Refusal::OverQuota(_)) => {
                 tracing::warn!("{error}");
                 return Err(self.reopened(Failure::NoSpace).await);
             }
-            Error::SessionEnded(_) | Error::Managers(_) | Error::Timeout(..) => {
+            Error::SessionEnded(_) | Error::Managers(_) | Error::QuotaUnknown(..) | Error::Timeout(..) => {
                 tracing::warn!("{path} of the pool is opened again: {error}");
                 None
             }

@@ -15,7 +15,7 @@ impl Recorder<'_> {
         &mut self,
         inode: Inode,
         (session, lease): (SessionId, Lease),
-        counts: u64,
+        (user, counts): (u32, u64),
         size: u64,
     ) -> Result<Reply, Stop> {
         let (node, writers) = (self.node(inode), self.under(Prefix::Writers(inode)));
@@ -23,11 +23,13 @@ impl Recorder<'_> {
         let key = Key::Writer(inode, session);
         let Some(Stored { value, .. }) = self.get(key.clone())? else { return Err(Refusal::NotTheWriter.into()) };
         // Another session may end without a word, and the file counts less then.
-        if let Some((writer, stored)) = writers.iter().max_by_key(|(_, stored)| reserved(&stored.value)) {
+        let longest = writers.iter().max_by_key(|(_, stored)| reserved(&stored.value));
+        if let Some((writer, stored)) = longest.filter(|(_, stored)| reserved(&stored.value) > 0) {
             self.compare(Compare::Created(writer.clone(), stored.created));
         }
         let counts_now = quota::of_node(node, quota::reserved(writers.iter().map(|(_, stored)| &stored.value)));
-        if counts_now.bytes < counts && !planted(Bug::ReservedThoughDrained) {
+        let is_another = node.owner.1 != user && !planted(Bug::ReservedForAnother);
+        if is_another || counts_now.bytes < counts && !planted(Bug::ReservedThoughDrained) {
             return Err(Refusal::Moved.into());
         }
         let former = if planted(Bug::ReservationShrinks) { 0 } else { reserved(value) };

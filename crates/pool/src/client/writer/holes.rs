@@ -87,7 +87,7 @@ impl Writer {
     /// [`Error`]; all later calls fail with the same.
     pub async fn punch(&mut self, offset: u64, length: u64) -> Result<(), Error> {
         self.is_well()?;
-        self.reserve(self.size()).await?;
+        self.count(self.size()).await;
         let done = loop {
             match self.punch_now(offset, length).await {
                 Err(error) if is_behind(&error) => {}

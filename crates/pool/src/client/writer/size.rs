@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::rows::Row;
 use super::{Error, Writer, is_behind};
 use crate::chunks::CHUNK;
+use crate::client::quotas::ANSWER;
 use crate::planted::writers::{Bug, planted};
 use crate::span;
 
@@ -29,23 +30,50 @@ impl Writer {
         }
     }
 
-    /// Has room for a file of so many bytes in its user's quota, before anything of that is taken. What is brought back from the target counts
-    /// against nobody.
+    /// The same as [`write_bytes_at`](Self::write_bytes_at) with bytes that somebody has taken already: no quota refuses them.
     ///
     /// # Errors
-    /// [`OverQuota`](surgetank_pool_core::meta::operation::Refusal::OverQuota): what is written is as it was, and nothing has failed.
+    /// [`Error`]; all later calls fail with the same.
+    pub async fn write_back_at(&mut self, offset: u64, bytes: &Bytes) -> Result<(), Error> {
+        self.is_well()?;
+        self.count(self.size().max(offset.saturating_add(bytes.len() as u64))).await;
+        self.write_taken(offset, bytes, Some(bytes)).await
+    }
+
+    /// Has room for a file of so many bytes in its user's quota, before anything is taken that makes it longer; what does not is refused never.
+    /// What is brought back from the target counts against nobody.
+    ///
+    /// # Errors
+    /// [`Error::took_nothing`]: what is written is as it was, and nothing has failed.
     pub(super) async fn reserve(&mut self, size: u64) -> Result<(), Error> {
-        if size <= self.reserved || self.of_one_version {
+        let taken = self.size();
+        if size <= taken {
+            self.count(size).await;
             return Ok(());
         }
-        let user = self.node.as_ref().map_or(self.user, |node| node.owner.1);
-        if !self.inner.has_quota(user).await? {
+        if size <= self.reserved || self.of_one_version || !self.inner.has_quota(self.owner()).await {
             return Ok(());
         }
-        if let Some(reserved) = self.inner.reserve(&self.path, self.inode, size).await? {
+        if let Some(reserved) = self.inner.reserve(&self.path, self.inode, (taken, size)).await? {
             self.reserved = reserved;
         }
         Ok(())
+    }
+
+    /// The file counts so many bytes from now on, whatever the quota allows. Managers that do not hear of it learn it by the next commit.
+    pub(super) async fn count(&mut self, size: u64) {
+        if size <= self.reserved || self.of_one_version || !self.inner.has_quota(self.owner()).await {
+            return;
+        }
+        let reserving = self.inner.reserve(&self.path, self.inode, (size, size));
+        match tokio::time::timeout(ANSWER, reserving).await {
+            Ok(Ok(reserved)) => self.reserved = reserved.unwrap_or(self.reserved),
+            Ok(Err(_)) | Err(_) => self.reserved = size,
+        }
+    }
+
+    fn owner(&self) -> u32 {
+        self.node.as_ref().map_or(self.user, |node| node.owner.1)
     }
 
     async fn read_now(&mut self, offset: u64, length: usize) -> Result<Bytes, Error> {
