@@ -249,6 +249,21 @@ fn a_creation_that_is_asked_for_again_is_as_any_other() {
 }
 
 #[test]
+fn a_writer_that_was_idle_asks_before_it_takes_more() {
+    let pool = Pool::new(1, 1, 48);
+    run(async {
+        let client = pool.client(1).await;
+        let mut writer = create(&client, "file", USER).await.unwrap();
+        writer.write(b"x").await.unwrap();
+        limit(&pool, Some(USER), mib(4), None).await;
+        // What was said before is believed for a second.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        refused(writer.set_size(15 * MIB as u64).await, &OVER_BYTES);
+        writer.close().await.unwrap();
+    });
+}
+
+#[test]
 fn many_small_files_that_are_open_at_a_time_take_little_more_than_they_have() {
     let pool = Pool::new(1, 1, 96);
     run(async {
