@@ -54,6 +54,7 @@ const KNOWN: &[(Bug, &str, u64)] = &[
     (Bug::MoveIgnored, "union", 155),
     (Bug::DraftChangedWhileItWaits, "metadata", 53),
     (Bug::GrantForgotten, "quota", 152),
+    (Bug::ReservedForAnother, "quota", 1274),
     (Bug::UnpublishedReplaced, "pool", 355),
     (Bug::LateAnswerCounts, "pool", 41),
     (Bug::LateSealCounts, "pool", 25),
