@@ -53,7 +53,7 @@ const KNOWN: &[(Bug, &str, u64)] = &[
     (Bug::DraftOfAnotherRemoved, "metadata", 243),
     (Bug::MoveIgnored, "union", 155),
     (Bug::DraftChangedWhileItWaits, "metadata", 53),
-    (Bug::GrantForgotten, "quota", 152),
+    (Bug::GrantForgotten, "quota", 252),
     (Bug::ReservedForAnother, "quota", 1274),
     (Bug::UnpublishedReplaced, "pool", 355),
     (Bug::LateAnswerCounts, "pool", 41),
