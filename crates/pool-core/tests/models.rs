@@ -97,7 +97,7 @@ fn whatever_the_parity_allows_to_be_lost_every_byte_is_read_as_it_was_committed(
 #[test]
 fn what_users_have_is_what_their_files_are_and_no_manager_forgets_what_it_gave() {
     all(2000, support::quota::run);
-    all(200, support::quota::edges);
+    all(200, support::quota::edges::run);
 }
 
 #[test]

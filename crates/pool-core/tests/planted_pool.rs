@@ -26,7 +26,7 @@ const RUNS: &[(&str, Run, u64)] = &[
     ("metadata", support::metadata::run, 2000),
     ("links", support::links::run, 400),
     ("quota", support::quota::run, 2000),
-    ("edges of quotas", support::quota::edges, 200),
+    ("edges of quotas", support::quota::edges::run, 200),
     ("publishing", support::publishing::run, 4000),
     ("locked bytes", support::locks::owners, 500),
     ("locks", support::locks::run, 400),
