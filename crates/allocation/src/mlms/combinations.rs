@@ -19,7 +19,7 @@ const BEAM: usize = 64;
 /// Of so many combinations what they leave is handed out.
 const FINISHED: usize = 16;
 
-/// What is left is handed out in so many parts of a server.
+/// A gain is that of one of so many parts of a level.
 const PARTS: u64 = 32;
 
 /// Shares of both levels in bytes.
@@ -197,54 +197,51 @@ impl<'a> Search<'a> {
         planted(Bug::CombinationsUnfiltered) || self.network(seconds.len()).unplaced(seconds).is_none()
     }
 
-    /// What servers have left, part by part to whoever gains most by it.
+    /// What servers have left, to everybody in proportion to what a part more gains him, as the paper has it (step 1.4); none stays idle.
     fn handed_out(&self, combination: Combination) -> Shares {
         let Combination { mut firsts, mut seconds, .. } = combination;
         for (server, users) in self.problem.users().iter().enumerate() {
             let cache = self.problem.level1[server].cache.get();
-            let mut left = cache.saturating_sub(users.iter().map(|user| firsts[*user].get()).sum());
-            while left > 0 && !users.is_empty() {
-                let part = left.min((cache / PARTS).max(1));
-                let with = |user: usize| (Bytes::new(firsts[user].get() + part), seconds[user]);
-                let Some((user, _)) = self.gains(users, &with, (&firsts, &seconds)).first().copied() else { break };
-                firsts[user] = with(user).0;
-                left -= part;
+            let left = cache.saturating_sub(users.iter().map(|user| firsts[*user].get()).sum());
+            let with = |user: usize| (Bytes::new(firsts[user].get() + (cache / PARTS).max(1)), seconds[user]);
+            let gains = users.iter().map(|user| self.gain(*user, (firsts[*user], seconds[*user]), with(*user)));
+            let more = divided(left, &gains.collect::<Vec<_>>());
+            for (user, more) in users.iter().zip(more) {
+                firsts[*user] = Bytes::new(firsts[*user].get() + more);
             }
         }
-        let all: Vec<usize> = (0..seconds.len()).collect();
         let cache: u64 = self.has.iter().map(|has| has.get()).sum();
-        let part = (cache / PARTS / self.has.len().max(1) as u64).max(1);
-        loop {
-            let with = |user: usize| (firsts[user], Bytes::new(seconds[user].get() + part));
-            let gains = self.gains(&all, &with, (&firsts, &seconds));
-            let user = gains.into_iter().map(|(user, _)| user).find(|user| {
-                let mut more = seconds.clone();
-                more[*user] = with(*user).1;
-                self.network(more.len()).unplaced(&more).is_none()
-            });
-            match user {
-                Some(user) => seconds[user] = with(user).1,
-                None => return (firsts, seconds),
+        let part = (cache / PARTS).max(1);
+        let with = |user: usize| (firsts[user], Bytes::new(seconds[user].get() + part));
+        let gain = |user: usize| self.gain(user, (firsts[user], seconds[user]), with(user));
+        let gains: Vec<f64> = (0..seconds.len()).map(gain).collect();
+        let mut left = cache.saturating_sub(seconds.iter().map(|second| second.get()).sum());
+        // Whose servers are full is left out, and the others share what remains.
+        let mut open: Vec<usize> = (0..seconds.len()).collect();
+        while !open.is_empty() {
+            let more = divided(left.min(part), &open.iter().map(|user| gains[*user]).collect::<Vec<_>>());
+            if more.iter().all(|more| *more == 0) {
+                break;
             }
+            let mut full = Vec::new();
+            for (user, more) in open.iter().zip(more) {
+                let mut longer = seconds.clone();
+                longer[*user] = Bytes::new(seconds[*user].get() + more);
+                if self.fits(&longer) {
+                    (seconds, left) = (longer, left - more);
+                } else {
+                    full.push(*user);
+                }
+            }
+            open.retain(|user| !full.contains(user));
         }
+        (firsts, seconds)
     }
 
-    /// Who of these gains something, and how much, by a change of his shares: largest first.
-    fn gains(
-        &self,
-        users: &[usize],
-        with: &dyn Fn(usize) -> (Bytes, Bytes),
-        now: (&[Bytes], &[Bytes]),
-    ) -> Vec<(usize, f64)> {
-        let gain = |user: usize| {
-            let (first, second) = with(user);
-            let less = self.latency_ms(user, now.0[user], now.1[user]) - self.latency_ms(user, first, second);
-            (user, less / self.fair_ms(user))
-        };
-        let mut gains: Vec<(usize, f64)> =
-            users.iter().map(|user| gain(*user)).filter(|(_, gain)| *gain > 0.0).collect();
-        gains.sort_by(|a, b| b.1.total_cmp(&a.1));
-        gains
+    /// How much shorter an application's latency is with these shares than with those before, as a part of its fair latency.
+    fn gain(&self, user: usize, before: (Bytes, Bytes), after: (Bytes, Bytes)) -> f64 {
+        let ms = |(first, second): (Bytes, Bytes)| self.latency_ms(user, first, second);
+        ((ms(before) - ms(after)) / self.fair_ms(user)).max(0.0)
     }
 
     /// Σ latency ÷ fair latency.
@@ -256,4 +253,11 @@ impl<'a> Search<'a> {
     pub fn place(&self, seconds: &[Bytes], former: Option<&[Place]>) -> Vec<Place> {
         self.network(seconds.len()).place_most(seconds, former)
     }
+}
+
+/// So many bytes in proportion to gains, or equally if nobody has one.
+fn divided(bytes: u64, gains: &[f64]) -> Vec<u64> {
+    let all: f64 = gains.iter().sum();
+    let part = |gain: &f64| if all > 0.0 { gain / all } else { 1.0 / gains.len() as f64 };
+    gains.iter().map(|gain| (bytes as f64 * part(gain)) as u64).collect()
 }

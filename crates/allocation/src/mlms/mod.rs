@@ -1,7 +1,7 @@
 //! The paper's algorithm (PSKP10, 3), to compare with, repaired where it is odd.
 //!
 //! In each interval: fit every application's latency surface to what was measured; take the shares that meet its SLO; drop
-//! combinations that no servers have room for; hand out what is left by marginal gain; keep the combination of the best
+//! combinations that no servers have room for; hand out what is left in proportion to gains; keep the combination of the best
 //! fair speedup; place second-level shares on servers.
 //!
 //! What differs from the paper: the fair share is that of each server; bounds are (1 + slo) × the fair latency; surfaces
