@@ -42,6 +42,10 @@ surgetank_model::plant_bugs! {
         SurfaceRises,
         /// Combinations of shares are not compared with what servers have.
         CombinationsUnfiltered,
+        /// What combinations leave of servers is not handed out.
+        RemainderIdle,
+        /// It is handed out equally, whatever anybody gains by it.
+        RemainderEqual,
         /// Applications that do not split their shares are planned and judged by their hulls.
         EstimateIgnored,
         /// All applications have the problem's latencies.

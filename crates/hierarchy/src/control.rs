@@ -246,28 +246,32 @@ impl<'a> Controller<'a> {
         Ok(Some(self.grant(&problem, &curves, plan, measured)))
     }
 
-    /// The paper's algorithm takes its first samples at shares of its own, at the end of the time in which caches warm up.
+    /// The paper's algorithm takes its first samples at shares of its own while caches warm up, each for as many intervals as there are for it: the last
+    /// one is the sample, since what comes before is the filling of caches. Then shares follow each interval's plan by steps, for the same reason.
     fn next_of_mlms(
         &mut self,
         problem: &Problem,
         curves: &[MissCurve],
         measured: &mut [Measured],
     ) -> Option<Vec<Grant>> {
-        let begins = self.case.warmup.saturating_sub(SAMPLES_MIN + 2);
-        if self.ended > begins {
+        let samples = SAMPLES_MIN + 2;
+        let lasts = (self.case.warmup / samples).max(1);
+        let begins = self.case.warmup.saturating_sub(samples * lasts);
+        let of_bootstrap = self.ended.checked_sub(begins)?;
+        let (is_bootstrap, is_last) = (self.ended < self.case.warmup, of_bootstrap % lasts == 0);
+        if self.ended <= self.case.warmup && !is_last {
+            return None;
+        }
+        if of_bootstrap > 0 {
             for (source, measured) in self.case.sources.iter().zip(measured.iter()) {
                 let bytes = |blocks: u64| Bytes::new(blocks * self.case.layout.block);
                 let (first, second) = (bytes(measured.level1), bytes(measured.level2));
                 self.mlms.observe(&source.name, Sample { first, second, latency_ms: measured.latency_ms });
             }
         }
-        if self.ended < begins {
-            return None;
-        }
-        let plan = if self.ended < self.case.warmup {
-            Mlms::bootstrap(problem, self.ended - begins)
-        } else {
-            self.mlms.solve(problem, self.plan.as_ref())
+        let plan = match is_bootstrap {
+            true => Mlms::bootstrap(problem, of_bootstrap / lasts),
+            false => self.mlms.solve(problem, self.plan.as_ref()),
         };
         Some(self.grant(problem, curves, plan, measured))
     }
@@ -403,11 +407,16 @@ impl<'a> Controller<'a> {
         plan.shares.iter().enumerate().map(grant).collect()
     }
 
-    /// Takes over a plan, the optimal scheme's step by step.
+    /// Takes over a plan, that of the optimal scheme and of the paper's algorithm step by step.
     fn grant(&mut self, problem: &Problem, curves: &[MissCurve], plan: Plan, measured: &mut [Measured]) -> Vec<Grant> {
         let mut grants = self.grants(&plan);
-        if self.is_optimal() {
-            grants = self.step(problem, curves, &plan, &grants);
+        match self.scheme {
+            Scheme::Optimal | Scheme::Clairvoyant => grants = self.step(problem, curves, &plan, &grants),
+            // It knows no curves by which a step could be too far.
+            Scheme::Mlms if self.ended >= self.case.warmup => {
+                grants = self.stepped(&grants, self.case.change_max.unwrap_or(f64::INFINITY));
+            }
+            _ => {}
         }
         for (index, grant) in grants.iter_mut().enumerate() {
             let curve = &curves[index];

@@ -26,5 +26,7 @@ surgetank_model::plant_bugs! {
         PlanBelieved,
         /// Accesses of an interval count in the next one.
         IntervalLate,
+        /// Shares are what a plan gives at once, however far that is from what there was.
+        PlanAtOnce,
     }
 }

@@ -48,6 +48,11 @@ fn the_optimal_scheme_holds_slos_and_gains_on_the_fair_share() {
 }
 
 #[test]
+fn the_papers_algorithm_samples_shares_that_stay_and_follows_its_plans_step_by_step() {
+    all(5, cases::steps);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let case = cases::case(7);
     for scheme in Scheme::ALL {

@@ -16,6 +16,7 @@ const RUNS: &[(&str, Run, u64)] = &[
     ("several servers", ratios::spread, 8),
     ("split shares", ratios::split, 3),
     ("disks", ratios::disk, 5),
+    ("steps", cases::steps, 5),
     ("cases", cases::run, 3),
 ];
 

@@ -194,12 +194,22 @@ impl<'a> Search<'a> {
     }
 
     fn fits(&self, seconds: &[Bytes]) -> bool {
-        planted(Bug::CombinationsUnfiltered) || self.network(seconds.len()).unplaced(seconds).is_none()
+        self.unplaced(seconds) == 0
     }
 
-    /// What servers have left, to everybody in proportion to what a part more gains him, as the paper has it (step 1.4); none stays idle.
+    /// Bytes of these shares for which servers have no room.
+    fn unplaced(&self, seconds: &[Bytes]) -> u64 {
+        let unplaced = self.network(seconds.len()).unplaced(seconds).filter(|_| !planted(Bug::CombinationsUnfiltered));
+        unplaced.map_or(0, |(bytes, _)| bytes)
+    }
+
+    /// What servers have left, to everybody in proportion to what a part more gains (the paper's step 1.4). None of it that somebody
+    /// can reach stays idle.
     fn handed_out(&self, combination: Combination) -> Shares {
         let Combination { mut firsts, mut seconds, .. } = combination;
+        if planted(Bug::RemainderIdle) {
+            return (firsts, seconds);
+        }
         for (server, users) in self.problem.users().iter().enumerate() {
             let cache = self.problem.level1[server].cache.get();
             let left = cache.saturating_sub(users.iter().map(|user| firsts[*user].get()).sum());
@@ -216,7 +226,7 @@ impl<'a> Search<'a> {
         let gain = |user: usize| self.gain(user, (firsts[user], seconds[user]), with(user));
         let gains: Vec<f64> = (0..seconds.len()).map(gain).collect();
         let mut left = cache.saturating_sub(seconds.iter().map(|second| second.get()).sum());
-        // Whose servers are full is left out, and the others share what remains.
+        // Part by part: whose servers are full is left out, and the others share what remains.
         let mut open: Vec<usize> = (0..seconds.len()).collect();
         while !open.is_empty() {
             let more = divided(left.min(part), &open.iter().map(|user| gains[*user]).collect::<Vec<_>>());
@@ -225,13 +235,14 @@ impl<'a> Search<'a> {
             }
             let mut full = Vec::new();
             for (user, more) in open.iter().zip(more) {
-                let mut longer = seconds.clone();
-                longer[*user] = Bytes::new(seconds[*user].get() + more);
-                if self.fits(&longer) {
-                    (seconds, left) = (longer, left - more);
-                } else {
+                let before = seconds[*user].get();
+                seconds[*user] = Bytes::new(before + more);
+                let short = self.unplaced(&seconds);
+                if short > 0 {
+                    seconds[*user] = Bytes::new(before + more.saturating_sub(short));
                     full.push(*user);
                 }
+                left -= seconds[*user].get() - before;
             }
             open.retain(|user| !full.contains(user));
         }
@@ -258,6 +269,7 @@ impl<'a> Search<'a> {
 /// So many bytes in proportion to gains, or equally if nobody has one.
 fn divided(bytes: u64, gains: &[f64]) -> Vec<u64> {
     let all: f64 = gains.iter().sum();
-    let part = |gain: &f64| if all > 0.0 { gain / all } else { 1.0 / gains.len() as f64 };
+    let is_proportional = all > 0.0 && !planted(Bug::RemainderEqual);
+    let part = |gain: &f64| if is_proportional { gain / all } else { 1.0 / gains.len() as f64 };
     gains.iter().map(|gain| (bytes as f64 * part(gain)) as u64).collect()
 }

@@ -1,7 +1,12 @@
 //! The paper's algorithm over curves that it does not know.
 
+use std::time::Duration;
+
 use surgetank_allocation::mlms::{Gap, Mlms, Sample, Surface};
-use surgetank_allocation::{Basis, Fallback, Plan, Problem, solve};
+use surgetank_allocation::{
+    Application, Basis, Description, Estimate, Fallback, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server,
+    Slo, solve,
+};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 
@@ -47,6 +52,7 @@ pub fn run(seed: u64) -> Result<(), String> {
         let broken = plan.shares.iter().find(|share| !share.slo_met);
         ensure(broken.is_none(), || format!("{broken:?} is expected to break its SLO"))?;
         ensure(is_absolute || plan.fair_speedup > 1.0 - 1e-6, || format!("the fair speedup is {}", plan.fair_speedup))?;
+        idle(&description, &plan)?;
         measure(&mut mlms, &checked, &plan);
     }
     let gap = Gap::of(&checked, &plan);
@@ -56,7 +62,83 @@ pub fn run(seed: u64) -> Result<(), String> {
     ensure(!is_comparable || gap.fair_speedup <= gap.best_fair_speedup * (1.0 + 5e-5), || {
         format!("more than the optimum: {gap}")
     })?;
-    surfaces(random)
+    surfaces(random)?;
+    remainder(random)
+}
+
+/// No server of the first level has room that nobody has, nor has one of the second level that somebody reaches, but for what rounding leaves.
+fn idle(description: &Description, plan: &Plan) -> Result<(), String> {
+    let rounded = 64 * description.applications.len() as u64;
+    let reached = |server: &Server| description.applications.iter().any(|one| one.level2.contains(&server.name));
+    let used = |server: &Server| description.applications.iter().any(|one| one.level1 == server.name);
+    let first = description.level1.iter().filter(|server| used(server)).map(|server| {
+        let has = plan.shares.iter().zip(&description.applications).filter(|(_, one)| one.level1 == server.name);
+        (server, has.map(|(share, _)| share.level1.get()).sum::<u64>())
+    });
+    let second = description.level2.iter().filter(|server| reached(server)).map(|server| {
+        let has = plan.shares.iter().filter_map(|share| share.level2.get(&server.name));
+        (server, has.map(|bytes| bytes.get()).sum::<u64>())
+    });
+    let idle = first.chain(second).find(|(server, has)| has + rounded < server.cache.get());
+    ensure(idle.is_none(), || format!("of {idle:?} the rest is idle"))
+}
+
+/// Where SLOs take nothing, each level is divided in proportion to gains, and all of it.
+fn remainder(random: &mut Random) -> Result<(), String> {
+    let curve =
+        MissCurve::new(&[(Bytes::ZERO, 1.0), (Bytes::from_mib(400), 0.0)]).map_err(|error| error.to_string())?;
+    let server = |name: &str, mib: u64| Server { name: name.to_owned(), cache: Bytes::from_mib(mib) };
+    let count = 2 + random.below(3) as usize;
+    let application = |index: usize| Application {
+        name: index.to_string(),
+        level1: "io".to_owned(),
+        level2: vec!["st0".to_owned(), "st1".to_owned()],
+        latencies: None,
+        estimate: Estimate::Whole,
+        slo: Slo::Latency(Duration::from_secs(1)),
+        model: Model::Curve(curve.clone()),
+        accesses_per_s: 1.0,
+        most: None,
+        queue: None,
+        margin: 0.0,
+        violations: 0,
+    };
+    let [level1, level2, disk] = [100, 1000, 10_000].map(Duration::from_micros);
+    let description = Description {
+        latencies: Latencies { level1, level2, disk },
+        hierarchy: Hierarchy::Exclusive,
+        level1: vec![server("io", 128)],
+        level2: vec![server("st0", 256), server("st1", 512)],
+        applications: (0..count).map(application).collect(),
+        segment: Bytes::new(1),
+        change_max: None,
+    };
+    let checked = problem(&description)?;
+    // Latencies that fall by so many ms with all of level 1, and of level 2.
+    let falls: Vec<[f64; 2]> = (0..count).map(|_| [0; 2].map(|_| 0.5 + 3.0 * random.unit())).collect();
+    let at = |index: usize, parts: [f64; 2]| 1.0 + (0..2).map(|of| falls[index][of] * (1.0 - parts[of])).sum::<f64>();
+    let mut mlms = Mlms::default();
+    for (index, application) in description.applications.iter().enumerate() {
+        for part in [[0.0, 0.0], [0.3, 0.9], [0.9, 0.2], [0.5, 0.5], [0.1, 0.6], [1.0, 1.0], [0.7, 0.4], [0.2, 0.1]] {
+            let of = |part: f64, mib: u64| Bytes::new((part * Bytes::from_mib(mib).get() as f64) as u64);
+            let (first, second) = (of(part[0], 128), of(part[1], 768));
+            mlms.observe(&application.name, Sample { first, second, latency_ms: at(index, part) });
+        }
+    }
+    let plan = mlms.solve(&checked, None);
+    let gains: Vec<[f64; 2]> =
+        (0..count).map(|index| falls[index].map(|fall| fall / at(index, [1.0 / count as f64; 2]))).collect();
+    let sum = |level: usize| gains.iter().map(|gains| gains[level]).sum::<f64>();
+    for (share, gains) in plan.shares.iter().zip(&gains) {
+        let second: u64 = share.level2.values().map(|bytes| bytes.get()).sum();
+        for (level, bytes, mib) in [(0, share.level1.get(), 128.0), (1, second, 768.0)] {
+            let (has, expected) = (bytes as f64 / 1_048_576.0, mib * gains[level] / sum(level));
+            ensure((has - expected).abs() < 1e-3 * mib, || {
+                format!("{} has {has} MiB of level {}, {expected} in proportion", share.application, level + 1)
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Surfaces never rise, whatever is measured, and fit no worse than a constant.

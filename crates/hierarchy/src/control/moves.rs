@@ -5,6 +5,7 @@ use surgetank_allocation::{MissCurve, Plan, Problem};
 
 use super::Controller;
 use crate::place::{misses, misses_on_the_way};
+use crate::planted::{Bug, planted};
 use crate::system::{Grant, Layout};
 
 /// A share is split if that makes an application faster by so much, or else its SLO does not hold; and is one cache again when it makes it faster by less than
@@ -44,10 +45,11 @@ impl Controller<'_> {
     }
 
     /// The same for everybody, so that no server has to have more than it has.
-    fn stepped(&self, to: &[Grant], change_max: f64) -> Vec<Grant> {
+    pub(super) fn stepped(&self, to: &[Grant], change_max: f64) -> Vec<Grant> {
         let Layout { level1, reach, .. } = &self.case.layout;
         let second = |grant: &Grant| grant.level2.iter().map(|(_, blocks)| blocks).sum::<u64>();
         let mut part = 1.0_f64;
+        let change_max = if planted(Bug::PlanAtOnce) { f64::INFINITY } else { change_max };
         for ((from, to), reach) in self.has.iter().zip(to).zip(reach) {
             let reached = self.case.layout.reached(reach);
             for (from, to, of) in [(from.level1, to.level1, level1[reach.level1]), (second(from), second(to), reached)]

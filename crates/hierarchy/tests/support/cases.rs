@@ -57,3 +57,21 @@ pub fn run(seed: u64) -> Result<(), String> {
     let alone = case.judge(&run(Scheme::Independent)?, &fair);
     ensure(alone.fair_speedup > optimal.fair_speedup, || "alone is slower than among others".to_owned())
 }
+
+/// The paper's algorithm takes each first sample at shares that stay, and then goes no further in an interval than shares may change.
+pub fn steps(seed: u64) -> Result<(), String> {
+    let case = Case { warmup: 17, ..case(seed) };
+    let intervals = case.run(Scheme::Mlms).map_err(|error| error.to_string())?;
+    for of in 0..2 {
+        let has = |at: usize| (intervals[at].measured[of].level1, intervals[at].measured[of].level2);
+        // After one interval of the fair share two for each of the eight samples.
+        let changes: Vec<usize> = (1..case.warmup).filter(|at| has(*at) != has(at - 1)).collect();
+        ensure(changes == [1, 3, 5, 7, 9, 11, 13, 15], || format!("shares of {of} change at {changes:?}"))?;
+        for at in case.warmup..case.intervals {
+            let (now, before) = (has(at), has(at - 1));
+            let far = (now.0.abs_diff(before.0), now.1.abs_diff(before.1));
+            ensure(far.0 <= 60 + 1 && far.1 <= 100 + 2, || format!("{of} goes from {before:?} to {now:?} at {at}"))?;
+        }
+    }
+    Ok(())
+}
