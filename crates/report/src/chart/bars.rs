@@ -1,6 +1,7 @@
 //! Bars from left to right, each with a name before it and a text behind it.
 
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::{Area, Colour, Drawn, ink};
 
@@ -26,7 +27,7 @@ pub struct Bars {
     pub caption: String,
     /// Of their lengths.
     pub unit: &'static str,
-    /// Where the axis ends, so that panels can be compared; `None`: a little behind the longest bar.
+    /// Where the axis ends, so that panels can be compared, and cuts longer bars; `None`: a little behind the longest bar.
     pub until: Option<f64>,
     /// From the top.
     pub bars: Vec<Bar>,
@@ -67,7 +68,12 @@ impl Bars {
                 chart.draw_series([Rectangle::new(corners, colour.style().filled())])?;
                 from += length;
             }
-            chart.draw_series([Text::new(bar.text.clone(), (from + longest * 0.005, top - 0.25), ink(12))])?;
+            // Behind a bar that the axis cuts there is no room.
+            let (text, at, style) = match from <= longest {
+                true => (bar.text.clone(), from + longest * 0.005, ink(12)),
+                false => (format!("{} →", bar.text), longest, ink(12).pos(Pos::new(HPos::Right, VPos::Top))),
+            };
+            chart.draw_series([Text::new(text, (at, top - 0.25), style)])?;
             let (_, y) = chart.backend_coord(&(0.0, top - 0.5));
             area.draw(&Text::new(bar.name.as_str(), (6, y - above - 6), ink(13)))?;
         }

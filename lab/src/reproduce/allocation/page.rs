@@ -110,7 +110,8 @@ fn by_time(picture: Picture, found: &Found, scheme: Scheme) -> Picture {
     let case = &found.setting.case;
     let Some(outcome) = found.outcome(scheme) else { return picture };
     let until_s = case.intervals as f64 * case.interval_s;
-    let y = Axis::linear("% of the fair share", 0.0..120.0);
+    let all = found.schemes.iter().flat_map(|(.., outcome)| &outcome.applications).flat_map(|one| &one.normalised);
+    let y = Axis::linear("% of the fair share", 0.0..100.0 * all.fold(1.2, |most, ratio| ratio.max(most)));
     let colours = [Colour::BLUE, Colour::ORANGE];
     let mut plot = Plot::new(&format!("{}: {}", found.title(), scheme.name()), 200, Axis::seconds(until_s), y);
     for ((one, slo), colour) in outcome.applications.iter().zip(&case.slos).zip(colours) {
