@@ -218,6 +218,22 @@ mod tests {
     }
 
     #[test]
+    fn a_bar_that_the_axis_cuts_has_its_figure_before_the_end() {
+        let bar =
+            |length: f64| Bar { name: String::new(), parts: vec![(length, Colour::BLUE)], text: "figure".to_owned() };
+        let drawn = |length: f64| {
+            let bars = Bars { caption: String::new(), unit: "%", until: Some(100.0), bars: vec![bar(length)] };
+            Picture::new("bars").bars(bars).file().unwrap()
+        };
+        for (length, figure, is_cut) in [(90.0, "\nfigure\n", false), (150.0, "\nfigure →\n", true)] {
+            let text = drawn(length);
+            let before = &text[..text.find(figure).unwrap_or_else(|| panic!("{text}"))];
+            let element = &before[before.rfind("<text").unwrap()..];
+            assert_eq!(element.contains("text-anchor=\"end\""), is_cut, "{element}");
+        }
+    }
+
+    #[test]
     fn anything_can_be_drawn() {
         assert!(Picture::new("empty").inline().is_ok() && Picture::new("empty").file().is_ok());
         for points in [vec![], vec![(0.0, 0.0)], vec![(20.0, -3.0), (1e6, 1e6)]] {
