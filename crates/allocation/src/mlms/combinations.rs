@@ -233,6 +233,14 @@ impl<'a> Search<'a> {
             if more.iter().all(|more| *more == 0) {
                 break;
             }
+            let mut all = seconds.clone();
+            for (user, more) in open.iter().zip(&more) {
+                all[*user] = Bytes::new(all[*user].get() + more);
+            }
+            if self.fits(&all) {
+                (seconds, left) = (all, left - more.iter().sum::<u64>());
+                continue;
+            }
             let mut full = Vec::new();
             for (user, more) in open.iter().zip(more) {
                 let before = seconds[*user].get();
