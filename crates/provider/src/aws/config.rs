@@ -14,7 +14,7 @@ use surgetank_model::{Catalog, VolumeType};
 use super::credentials::Source;
 use super::{AwsProvider, is_instance, is_region};
 use crate::cloud::http::check_timeout;
-use crate::cloud::{check_endpoint, metadata, rates};
+use crate::cloud::{check_endpoint, command, metadata, rates};
 use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Account, Provider, ProviderError};
 
@@ -146,6 +146,7 @@ fn known(name: &str) -> Result<&'static VolumeType, String> {
 impl ProviderConfig for AwsConfig {
     fn check(&self) -> Result<(), String> {
         metadata::check(&self.metadata_url)?;
+        command::check(self.credential_command.as_ref())?;
         if let Some(region) = self.region.as_deref().filter(|region| !is_region(region)) {
             return Err(format!("region is {region:?}: write it as \"eu-north-1\""));
         }
@@ -187,6 +188,7 @@ impl ProviderConfig for AwsConfig {
 
     /// Opening it asks nobody.
     fn would_open(&self) -> Result<(), ProviderError> {
+        command::would_start(self.credential_command.as_ref())?;
         self.open(None).map(drop)
     }
 

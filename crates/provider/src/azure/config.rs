@@ -13,7 +13,7 @@ use surgetank_model::{Catalog, VolumeType};
 use super::AzureProvider;
 use super::login::{is_id, is_part};
 use crate::cloud::http::check_timeout;
-use crate::cloud::{check_endpoint, check_url, metadata, rates};
+use crate::cloud::{check_endpoint, check_url, command, metadata, rates};
 use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Account, Provider, ProviderError};
 
@@ -203,6 +203,7 @@ pub(super) fn type_of(sku: &str) -> &str {
 impl ProviderConfig for AzureConfig {
     fn check(&self) -> Result<(), String> {
         metadata::check(&self.metadata_url)?;
+        command::check(self.credential_command.as_ref())?;
         for (key, written, example) in [
             (
                 "subscription",
@@ -241,6 +242,7 @@ impl ProviderConfig for AzureConfig {
 
     /// Opening it asks nobody.
     fn would_open(&self) -> Result<(), ProviderError> {
+        command::would_start(self.credential_command.as_ref())?;
         self.open(None).map(drop)
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 
 use super::http::sentence;
+use crate::ProviderError;
 
 /// How long it may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,6 +50,42 @@ impl Drop for Running {
     }
 }
 
+fn named(command: &[String]) -> Result<(&String, &[String]), String> {
+    const EMPTY: &str =
+        "credential_command is empty: write the program and its arguments, such as [\"/usr/local/bin/credentials\"]";
+    command.split_first().filter(|(program, _)| !program.is_empty()).ok_or_else(|| EMPTY.to_owned())
+}
+
+fn failed(program: &str, why: &str) -> String {
+    format!("the credential_command {program:?} {why}: run it by hand, as the user of the daemon")
+}
+
+/// Whether a command, if there is one, names a program.
+///
+/// # Errors
+/// One sentence with the remedy.
+pub fn check(command: Option<&Vec<String>>) -> Result<(), String> {
+    command.map_or(Ok(()), |command| named(command).map(drop))
+}
+
+/// Looks whether a command could be started, and starts nothing.
+///
+/// # Errors
+/// `Invalid`: there is no such program, or this user may not run it.
+pub fn would_start(command: Option<&Vec<String>>) -> Result<(), ProviderError> {
+    let Some(command) = command else { return Ok(()) };
+    let (program, _) = named(command).map_err(ProviderError::Invalid)?;
+    let may_be = |path: PathBuf| path.is_file() && rustix::fs::access(&path, rustix::fs::Access::EXEC_OK).is_ok();
+    let searched = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = if program.contains('/') {
+        may_be(program.into())
+    } else {
+        std::env::split_paths(&searched).any(|directory| may_be(directory.join(program)))
+    };
+    let missing = || ProviderError::Invalid(failed(program, "is no program that can be started"));
+    is_there.then_some(()).ok_or_else(missing)
+}
+
 /// Runs a command and returns what it prints.
 ///
 /// # Errors
@@ -57,11 +95,8 @@ pub fn output(command: &[String]) -> Result<String, String> {
 }
 
 fn output_within(command: &[String], timeout: Duration) -> Result<String, String> {
-    let [program, arguments @ ..] = command else {
-        return Err("credential_command is empty: write the program and its arguments, such as [\"/usr/local/bin/credentials\"]".to_owned());
-    };
-    let failed =
-        |why: &str| format!("the credential_command {program:?} {why}: run it by hand, as the user of the daemon");
+    let (program, arguments) = named(command)?;
+    let failed = |why: &str| failed(program, why);
     let until = Instant::now() + timeout;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
@@ -101,6 +136,21 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_started_is_told_without_starting_it() {
+        let command = |program: &str| vec![program.to_owned(), "-c".to_owned(), "exit 1".to_owned()];
+        for program in ["/bin/sh", "sh"] {
+            assert_eq!(would_start(Some(&command(program))), Ok(()));
+        }
+        assert_eq!((check(None), would_start(None)), (Ok(()), Ok(())));
+        for program in ["/nonexistent/program", "no-such-program", "/etc/passwd", "/bin", ""] {
+            let error = would_start(Some(&command(program))).unwrap_err().to_string();
+            assert!(error.contains("credential_command"), "{error}");
+            assert_eq!(check(Some(&command(program))).is_err(), program.is_empty());
+        }
+        assert!(check(Some(&Vec::new())).unwrap_err().contains("is empty"));
+    }
+
+    #[test]
     fn what_a_command_prints_is_read_and_its_failures_are_told_without_it() {
         assert_eq!(output(&shell("echo a: b")), Ok("a: b\n".to_owned()));
         for (command, why) in [
@@ -109,6 +159,7 @@ mod tests {
             (shell("printf '\\377'"), "cannot be read"),
             (vec!["/nonexistent/program".to_owned()], "cannot be started"),
             (Vec::new(), "is empty"),
+            (vec![String::new(), "argument".to_owned()], "is empty"),
         ] {
             let error = output(&command).unwrap_err();
             assert!(error.contains(why) && !error.contains("swordfish\n"), "{error}");

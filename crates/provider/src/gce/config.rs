@@ -14,7 +14,7 @@ use super::GceProvider;
 use super::disk::is_name;
 use super::login::is_part;
 use crate::cloud::http::check_timeout;
-use crate::cloud::{check_endpoint, metadata, rates};
+use crate::cloud::{check_endpoint, command, metadata, rates};
 use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Account, Provider, ProviderError};
 
@@ -101,6 +101,7 @@ pub(super) fn known(name: &str) -> Result<SizeLimits, ProviderError> {
 impl ProviderConfig for GceConfig {
     fn check(&self) -> Result<(), String> {
         metadata::check(&self.metadata_url)?;
+        command::check(self.credential_command.as_ref())?;
         for (key, written, example) in [
             ("project", self.project.as_deref().filter(|name| !is_part(name)), "my-project"),
             ("zone", self.zone.as_deref().filter(|name| !is_name(name)), "europe-west1-b"),
@@ -133,6 +134,7 @@ impl ProviderConfig for GceConfig {
 
     /// Opening it asks nobody.
     fn would_open(&self) -> Result<(), ProviderError> {
+        command::would_start(self.credential_command.as_ref())?;
         self.open(None).map(drop)
     }
 

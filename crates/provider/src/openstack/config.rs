@@ -11,7 +11,7 @@ use surgetank_model::units::{Span, TIB};
 use super::credentials::Source;
 use super::{OpenStackProvider, is_id};
 use crate::cloud::http::check_timeout;
-use crate::cloud::{metadata, rates};
+use crate::cloud::{command, metadata, rates};
 use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Account, Provider, ProviderError};
 
@@ -101,6 +101,7 @@ impl OpenStackConfig {
 impl ProviderConfig for OpenStackConfig {
     fn check(&self) -> Result<(), String> {
         metadata::check(&self.metadata_url)?;
+        command::check(self.credential_command.as_ref())?;
         if let Some(server) = self.server.as_deref().filter(|server| !is_id(server)) {
             return Err(format!(
                 "server is {server:?}: write the id of this machine, as `openstack server list` shows it"
@@ -123,6 +124,7 @@ impl ProviderConfig for OpenStackConfig {
 
     /// Opening it asks nobody.
     fn would_open(&self) -> Result<(), ProviderError> {
+        command::would_start(self.credential_command.as_ref())?;
         self.open(None).map(drop)
     }
 
