@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::Args;
@@ -22,6 +23,8 @@ use super::serve::notify;
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Between two looks whether the mount is still there.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How long a mount that is interrupted while it starts may take until it answers after all.
+const BEGUN: Duration = Duration::from_secs(1);
 /// What a mount that runs in the background says once it answers.
 const READY: &str = "mounted";
 
@@ -108,6 +111,26 @@ fn failure(error: Error) -> Failure {
     }
 }
 
+/// Starts a mount. Whoever interrupts that need not wait for a manager that does not answer.
+fn start(config: Config, interrupt: &Interrupt) -> Result<surgetank_mount::Mount, Failure> {
+    let (sender, started) = mpsc::channel();
+    // Nobody listens any more if it was interrupted.
+    std::thread::spawn(move || drop(sender.send(surgetank_mount::Mount::start(&config))));
+    let ended = loop {
+        match started.recv_timeout(LOOK_AGAIN) {
+            Err(RecvTimeoutError::Timeout) if !interrupt.raised() => {}
+            // What was about to answer is unmounted as ever.
+            Err(RecvTimeoutError::Timeout) => break started.recv_timeout(BEGUN),
+            ended => break ended,
+        }
+    };
+    match ended {
+        Ok(started) => started.map_err(failure),
+        Err(RecvTimeoutError::Timeout) => Err(Failure::Interrupted("interrupted; nothing is mounted".into())),
+        Err(RecvTimeoutError::Disconnected) => Err(Failure::failed("the mount's start has crashed")),
+    }
+}
+
 impl Mount {
     pub fn run(&self) -> Result<(), Failure> {
         if !self.foreground && !self.detached {
@@ -124,7 +147,7 @@ impl Mount {
             timeout: TIMEOUT,
             commit_within: surgetank_mount::COMMIT_WITHIN,
         };
-        let mut mount = surgetank_mount::Mount::start(&config).map_err(failure)?;
+        let mut mount = start(config, &interrupt)?;
         if self.detached {
             for remark in mount.remarks() {
                 output::print(remark)?;

@@ -22,13 +22,16 @@ mod s3;
 mod ssd;
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::Pid;
 use serde_json::Value;
 
-use crate::place::{MIB, Place, Pool, bytes, can_mount, done, refused, run, signal, until};
+use crate::place::{MIB, Place, Pool, binary, bytes, can_mount, done, refused, run, signal, until};
 
 #[test]
 fn a_pool_comes_up_is_mounted_drains_and_ends() {
@@ -105,6 +108,27 @@ fn a_killed_mount_loses_nothing_that_was_committed() {
     assert_eq!(code, 1);
     assert!(told.contains("its writer ended before it closed the file"), "{told}");
     done(&["umount", &place.text("mnt2")]);
+}
+
+#[test]
+fn a_mount_that_is_interrupted_before_a_manager_answers_leaves_no_process() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    // It takes connections, and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (pool, point) = (format!("pool://{}", silent.local_addr().unwrap()), place.text("mnt"));
+    let mut mount = binary();
+    mount.args(["mount", &pool, &point, "--target", &place.text("target"), "--token", &place.key()]);
+    let mut child = mount.args(["--log-file", &place.text("log")]).process_group(0).spawn().unwrap();
+    silent.accept().unwrap();
+    // As a terminal does it: both processes hear it.
+    rustix::process::kill_process_group(Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    assert!(!child.wait().unwrap().success());
+    let log = || fs::read_to_string(place.at("log")).unwrap();
+    until("the process in the background has ended", || log().contains("interrupted; nothing is mounted"));
+    assert_eq!(fs::read_dir(place.at("mnt")).unwrap().count(), 0);
 }
 
 #[test]
@@ -295,12 +319,9 @@ fn a_file_that_is_longer_than_its_target_takes_keeps_nothing_else_from_being_dra
 #[test]
 fn bad_input_gets_one_sentence() {
     let place = Place::new();
-    let (target, point) = (place.text("target"), place.text("mnt"));
+    let (target, point, key) = (place.text("target"), place.text("mnt"), place.key());
     fs::write(place.at("file"), "").unwrap();
     let (file, none, log, pool) = (place.text("file"), place.text("none"), place.text("log"), "pool://127.0.0.1:1");
-    let key = place.text("key");
-    let made = surgetank_pool::security::token::Key::generate().unwrap();
-    surgetank_pool::security::files::write_private(Path::new(&key), &made.to_text()).unwrap();
     let mut cases: Vec<(Vec<&str>, i32, &str)> = vec![
         (vec!["pool", "status", pool, "--token", &none], 2, "ask whoever runs the pool for a token"),
         (vec!["pool", "status", pool, "--token", &key, "--certificates", &none], 2, "surgetank pool certificates"),

@@ -162,6 +162,13 @@ impl Place {
         self.at(name).display().to_string()
     }
 
+    /// A file with the key of a pool that is none.
+    pub(crate) fn key(&self) -> String {
+        let made = surgetank_pool::security::token::Key::generate().unwrap();
+        surgetank_pool::security::files::write_private(&self.at("key"), &made.to_text()).unwrap();
+        self.text("key")
+    }
+
     pub(crate) fn mount(&self, pool: &Pool, point: &str) {
         self.mount_durable(pool, point, "copies=2");
     }
