@@ -6,8 +6,8 @@ use std::collections::TryReserveError;
 use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::buffers::BUFFERS;
 
-/// Bytes of a page, or of a part of one: each is written once, so that the memory is there before it is promised.
-const PAGE: usize = 4096;
+/// What the memory is filled with, a part at a time.
+const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Three equal buffers.
 pub(super) struct Memory {
@@ -26,16 +26,13 @@ impl Memory {
         let buffer = || -> Result<Box<[UnsafeCell<u8>]>, TryReserveError> {
             let mut bytes = Vec::new();
             bytes.try_reserve_exact(size)?;
-            bytes.resize(size, 0_u8);
+            // Copied, as zeroed memory is not there before it is written.
+            while bytes.len() < size {
+                bytes.extend_from_slice(&ZEROES[..ZEROES.len().min(size - bytes.len())]);
+            }
             let bytes = Box::into_raw(bytes.into_boxed_slice());
             // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the pointer came from a box that is owned here.
-            let bytes = unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) };
-            // Compilers may make zeroed memory of the zeroes above, which is not there before it is written.
-            for page in bytes.iter().step_by(PAGE) {
-                // SAFETY: the cell is this function's own.
-                unsafe { page.get().write_volatile(0) };
-            }
-            Ok(bytes)
+            Ok(unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) })
         };
         Ok(Self { buffers: [buffer()?, buffer()?, buffer()?] })
     }
