@@ -7,7 +7,7 @@ use surgetank_pool_core::benefactor::Piece;
 use surgetank_pool_core::benefactor::buffers::BUFFERS;
 
 /// What the memory is filled with, a part at a time.
-const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Three equal buffers.
 pub(super) struct Memory {
