@@ -82,12 +82,12 @@ test:
 test-units:
 	$(CARGO) test $(TESTED) --lib --bins --examples --no-fail-fast
 
-# More at a time than there are processors: most of them wait for leases or for volumes most of the time.
+# More at a time than there are processors: most of them wait for leases to end most of the time.
 test-pool:
-	RUST_TEST_THREADS=4 $(CARGO) test $(TESTED) --test pool --test mount --no-fail-fast
+	RUST_TEST_THREADS=3 $(CARGO) test $(TESTED) --test pool --test mount --no-fail-fast
 
 test-daemon:
-	RUST_TEST_THREADS=3 $(CARGO) test $(TESTED) --test 'in_*' --no-fail-fast
+	$(CARGO) test $(TESTED) --test 'in_*' --no-fail-fast
 
 test-product:
 	$(CARGO) test $(TESTED) $(call named,$(OTHERS)) --no-fail-fast
