@@ -56,15 +56,16 @@ impl Tree {
     ) -> Result<(), Errno> {
         let Some(writer) = &mut gate.writer else { return Err(Errno::EIO) };
         let done = async {
-            if how.zeroes {
-                writer.punch(offset, end - offset).await?;
-            }
+            // The length first, which a quota may refuse: then nothing was zeroed.
             if how.extends {
                 // Others may have made it longer.
                 writer.refresh().await?;
                 if end > writer.size() {
                     writer.set_size(end).await?;
                 }
+            }
+            if how.zeroes {
+                writer.punch(offset, end - offset).await?;
             }
             Ok(())
         };

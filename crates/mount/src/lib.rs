@@ -96,6 +96,9 @@ pub enum Error {
     /// The kernel refuses.
     #[error("cannot mount on {0}: {1}: run as root")]
     Kernel(String, std::io::Error),
+    /// Whoever mounted it has thought better of it.
+    #[error("interrupted; nothing is mounted")]
+    Interrupted,
     /// This process has no threads or memory for it.
     #[error("cannot start: {0}")]
     Process(std::io::Error),
@@ -116,6 +119,14 @@ impl Mount {
     /// # Errors
     /// [`Error`].
     pub fn start(config: &Config) -> Result<Self, Error> {
+        Self::start_unless(config, || false)
+    }
+
+    /// The same, but for who has been interrupted before the pool has answered: then nothing is mounted.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn start_unless(config: &Config, is_interrupted: impl Fn() -> bool) -> Result<Self, Error> {
         let point = point::check(&config.point)?;
         let target = target(&config.target, &point)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -125,6 +136,9 @@ impl Mount {
             .map_err(Error::Process)?;
         let (sessions, remarks) = runtime.block_on(begin(config, target))?;
         let tree = Arc::new(Tree::new(sessions, config.timeout));
+        if is_interrupted() {
+            return Err(Error::Interrupted);
+        }
         let filesystem = PoolFilesystem::new(runtime.handle().clone(), Arc::clone(&tree));
         let session = Session::new(filesystem, &point, &options(config))
             .map_err(|error| Error::Kernel(point.display().to_string(), error))?;

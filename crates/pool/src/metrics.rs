@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -16,6 +17,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use surgetank_pool_core::id::BenefactorId;
+use tokio::sync::Semaphore;
 
 use crate::benefactor::Benefactor;
 use crate::manager::Manager;
@@ -25,6 +27,11 @@ use crate::rpc::PROTOCOL;
 const PREFIX: &str = "surgetank_pool";
 /// What Prometheus knows the format by.
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Requests that wait for their turn or are answered at a time. More are refused.
+const REQUESTS: usize = 8;
+/// How long one waits for its turn: less than whoever scrapes waits.
+const TURN: Duration = Duration::from_secs(4);
 
 /// Names and values of a metric's labels.
 pub(crate) type Labels = Vec<(&'static str, String)>;
@@ -58,6 +65,11 @@ impl Page {
         self.0.register(name, help, family);
     }
 
+    /// Whether the store of names answers this process.
+    pub(crate) fn store_up(&mut self, is_up: bool) {
+        self.gauge("store_up", "Whether the store of names answers this manager", [(Vec::new(), is_up.into())]);
+    }
+
     fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.0)?;
@@ -72,6 +84,8 @@ pub struct Watched(Arc<Mutex<Parts>>);
 #[derive(Default)]
 struct Parts {
     manager: Weak<Manager>,
+    /// A manager waits for its store, and has not begun.
+    waits: bool,
     benefactors: BTreeMap<BenefactorId, Weak<Benefactor>>,
 }
 
@@ -80,9 +94,15 @@ impl Watched {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A manager will begin once its store answers.
+    pub(crate) fn waits_for_store(&self) {
+        self.parts().waits = true;
+    }
+
     /// A manager begins, in the place of a former one.
     pub(crate) fn manager(&self, manager: &Arc<Manager>) {
-        self.parts().manager = Arc::downgrade(manager);
+        let mut parts = self.parts();
+        (parts.manager, parts.waits) = (Arc::downgrade(manager), false);
     }
 
     /// A benefactor begins.
@@ -91,14 +111,16 @@ impl Watched {
     }
 
     async fn page(&self) -> Page {
-        let (manager, benefactors) = {
+        let (manager, waits, benefactors) = {
             let parts = self.parts();
             let alive = |(id, of): (&BenefactorId, &Weak<Benefactor>)| Some((*id, of.upgrade()?));
-            (parts.manager.upgrade(), parts.benefactors.iter().filter_map(alive).collect::<Vec<_>>())
+            (parts.manager.upgrade(), parts.waits, parts.benefactors.iter().filter_map(alive).collect::<Vec<_>>())
         };
         let mut page = Page::new();
         if let Some(manager) = manager {
             manager.observe(&mut page).await;
+        } else if waits {
+            page.store_up(false);
         }
         if !benefactors.is_empty() {
             crate::benefactor::observe(&benefactors, &mut page);
@@ -137,17 +159,26 @@ impl Listener {
 
     /// Serves `/metrics`, for ever. One scrape is answered at a time: each looks at the store.
     async fn serve(self, watched: Watched) {
-        let one = Arc::new((watched, tokio::sync::Mutex::new(())));
-        let router = Router::new().route("/metrics", get(scraped)).with_state(one);
+        let scrapes = Arc::new(Scrapes { watched, all: Semaphore::new(REQUESTS), one: tokio::sync::Mutex::new(()) });
+        let router = Router::new().route("/metrics", get(scraped)).with_state(scrapes);
         if let Err(error) = axum::serve(self.0, router).await {
             tracing::error!("metrics are served no more: {error}");
         }
     }
 }
 
-async fn scraped(State(of): State<Arc<(Watched, tokio::sync::Mutex<()>)>>) -> Response {
-    let _one = of.1.lock().await;
-    match of.0.page().await.text() {
+/// What scrapes share.
+struct Scrapes {
+    watched: Watched,
+    all: Semaphore,
+    one: tokio::sync::Mutex<()>,
+}
+
+async fn scraped(State(of): State<Arc<Scrapes>>) -> Response {
+    let busy = || (StatusCode::SERVICE_UNAVAILABLE, "others are being answered: ask less often\n").into_response();
+    let Ok(_among) = of.all.try_acquire() else { return busy() };
+    let Ok(_one) = tokio::time::timeout(TURN, of.one.lock()).await else { return busy() };
+    match of.watched.page().await.text() {
         Ok(text) => ([(header::CONTENT_TYPE, FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

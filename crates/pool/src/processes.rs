@@ -122,6 +122,8 @@ impl ManagerProcess {
         drop(Listener::bind(&config.listen, &credentials)?);
         #[cfg(feature = "metrics")]
         let watched = crate::metrics::serve(config.metrics.as_deref())?;
+        #[cfg(feature = "metrics")]
+        watched.waits_for_store();
         let opening = of_store.wait(tell);
         let Some(store) = runtime.block_on(unless(is_to_end, opening)).transpose()? else { return Ok(None) };
         let listener = Listener::bind(&config.listen, &credentials)?;

@@ -107,6 +107,7 @@ fn durability(text: &str) -> Result<Durability, String> {
 fn failure(error: Error) -> Failure {
     match error {
         Error::Point(..) | Error::Target(..) | Error::Address(_) | Error::Refused(_) => Failure::invalid(error),
+        Error::Interrupted => Failure::Interrupted(error.to_string()),
         Error::NoPool(..) | Error::Kernel(..) | Error::Process(_) => Failure::failed(error),
     }
 }
@@ -115,18 +116,20 @@ fn failure(error: Error) -> Failure {
 fn start(config: Config, interrupt: &Interrupt) -> Result<surgetank_mount::Mount, Failure> {
     let (sender, started) = mpsc::channel();
     // Nobody listens any more if it was interrupted.
-    std::thread::spawn(move || drop(sender.send(surgetank_mount::Mount::start(&config))));
+    let heard = interrupt.clone();
+    let start = move || drop(sender.send(surgetank_mount::Mount::start_unless(&config, || heard.raised())));
+    std::thread::Builder::new().name("start".into()).spawn(start).map_err(Failure::failed)?;
     let ended = loop {
         match started.recv_timeout(LOOK_AGAIN) {
             Err(RecvTimeoutError::Timeout) if !interrupt.raised() => {}
-            // What was about to answer is unmounted as ever.
+            // What is being mounted already is unmounted as ever.
             Err(RecvTimeoutError::Timeout) => break started.recv_timeout(BEGUN),
             ended => break ended,
         }
     };
     match ended {
         Ok(started) => started.map_err(failure),
-        Err(RecvTimeoutError::Timeout) => Err(Failure::Interrupted("interrupted; nothing is mounted".into())),
+        Err(RecvTimeoutError::Timeout) => Err(failure(Error::Interrupted)),
         Err(RecvTimeoutError::Disconnected) => Err(Failure::failed("the mount's start has crashed")),
     }
 }
@@ -138,6 +141,10 @@ impl Mount {
         }
         self.running.begin()?;
         let interrupt = Interrupt::install()?;
+        if self.detached {
+            // Whoever waits for it may be killed alone.
+            Self::ends_with_parent(Some(rustix::process::Signal::TERM))?;
+        }
         let config = Config {
             managers: managers(&self.pool),
             access: self.shown.access()?,
@@ -156,6 +163,7 @@ impl Mount {
             let _ = rustix::process::setsid();
             output::print(READY)?;
             self.leave_terminal().map_err(Failure::failed)?;
+            Self::ends_with_parent(None)?;
         } else {
             mount.remarks().iter().for_each(|remark| output::note(&format!("surgetank: {remark}")));
             output::print(&format!("mounted on {}", mount.point().display()))?;
@@ -179,6 +187,11 @@ impl Mount {
             }
         }
         mount.wait().map_err(|error| Failure::Failed(format!("{}: {error}", self.point.display())))
+    }
+
+    /// Has the kernel send this process a signal once the one that has started it has ended; `None`: no more.
+    fn ends_with_parent(signal: Option<rustix::process::Signal>) -> Result<(), Failure> {
+        rustix::process::set_parent_process_death_signal(signal).map_err(Failure::failed)
     }
 
     /// Nobody reads what this process says from now on, but in its log.

@@ -55,6 +55,9 @@ fn a_program_gets_edquot_from_write_and_creat_and_its_file_goes_on() {
     file.write_all(&content[..8 * MIB]).unwrap();
     assert!(is_over(file.write_at(&content[..MIB], 10 * MIB as u64 - 1)));
     assert!(is_over(file.set_len(11 * MIB as u64)));
+    let (from, length) = (7 * MIB as u64, 4 * MIB as u64);
+    let zeroed = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::ZERO_RANGE, from, length);
+    assert!(is_over(zeroed.map_err(Into::into)));
     assert_eq!(file.metadata().unwrap().len(), 8 << 20, "nothing of these was taken");
     file.write_all_at(&content[8 * MIB..], 8 * MIB as u64).unwrap();
     file.sync_all().unwrap();

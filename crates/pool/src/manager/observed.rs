@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use surgetank_pool_core::id::{Domain, Inode};
 use surgetank_pool_core::meta::{Durability, FileState, Key, Kind, Node, Prefix, Role, Value};
@@ -18,6 +19,8 @@ use crate::security::token::Claims;
 
 /// Mounts, and users, that have labels of their own, at most: those that have most. Each costs Prometheus some series.
 const SHOWN: usize = 200;
+/// How long the store may take: whoever scrapes waits for some seconds only.
+const LOOK: Duration = Duration::from_secs(3);
 
 fn label(name: &'static str, value: impl Into<String>) -> Labels {
     vec![(name, value.into())]
@@ -60,9 +63,13 @@ impl Manager {
             "Bytes that drains of this manager have brought to targets, also in attempts that failed later",
             alone(drained),
         );
-        page.counter("drain_failures", "Attempts of this manager to drain a file that failed", alone(failed));
         page.counter(
-            "repaired_copies",
+            "drain_failures",
+            "Attempts of this manager to drain a file that did not end with the file at its target",
+            alone(failed),
+        );
+        page.counter(
+            "repaired_groups",
             "Groups of which this manager had copies made again, or moved",
             alone(counted(&counts.repaired)),
         );
@@ -75,8 +82,9 @@ impl Manager {
                 (label("resource", "files"), counted(&counts.over_files)),
             ],
         );
-        let is_up = self.observe_pool(page).await.is_ok();
-        page.gauge("store_up", "Whether the store of names answers this manager", alone(u64::from(is_up)));
+        let seen = tokio::time::timeout(LOOK, self.observe_pool(page)).await;
+        let is_up = matches!(seen, Ok(Ok(())));
+        page.store_up(is_up);
     }
 
     async fn observe_pool(&self, page: &mut Page) -> Result<(), Unavailable> {
@@ -136,12 +144,14 @@ impl Manager {
         let domains: BTreeSet<Domain> = joined().map(|(lends, ..)| lends.domain).collect();
         page.gauge("domains", "Failure domains of benefactors that take chunks", alone(domains.len() as u64));
         let (mut lent, mut free) = ((0, 0), (0, 0));
-        for alive in self.members.all().into_iter().filter_map(|member| member.alive) {
+        // Whoever leaves takes nothing new.
+        let alive = self.members.all().into_iter().filter_map(|member| member.alive);
+        for alive in alive.filter(|alive| !alive.leaving) {
             lent = (lent.0 + alive.of * CHUNK, lent.1 + alive.ssd.1);
             free = (free.0 + alive.credits * CHUNK, free.1 + alive.ssd.0);
         }
         let of_media = |(memory, ssd)| [(label("media", "memory"), memory), (label("media", "ssd"), ssd)];
-        page.gauge("lent_bytes", "What benefactors that answer lend", of_media(lent));
+        page.gauge("lent_bytes", "What benefactors that answer lend and do not leave", of_media(lent));
         page.gauge("free_bytes", "What of that has room for chunks", of_media(free));
         let damaged = status.integrity.iter().map(|(_, integrity)| integrity.damaged).sum();
         page.gauge(

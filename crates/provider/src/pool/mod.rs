@@ -65,6 +65,7 @@ fn error_of(error: &Error) -> ProviderError {
     match error {
         Error::Address(_) | Error::Path(..) | Error::NotAllowed(_) | Error::Declined(_) => ProviderError::Invalid(why),
         Error::NoRoom { .. } | Error::StoreFull(..) => ProviderError::Capacity(why),
+        Error::Refused(_, Refusal::OverQuota(_)) => ProviderError::Quota(why),
         _ => ProviderError::Transient(why),
     }
 }

@@ -41,7 +41,6 @@ impl Writer {
     }
 
     /// Has room for a file of so many bytes in its user's quota, before anything is taken that makes it longer; what does not is refused never.
-    /// What is brought back from the target counts against nobody.
     ///
     /// # Errors
     /// [`Error::took_nothing`]: what is written is as it was, and nothing has failed.
