@@ -18,7 +18,7 @@ use surgetank_daemon::journal::Journal;
 use surgetank_daemon::owner::OwnerStore;
 use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Overrides, Request};
 use surgetank_model::random::Random;
-use surgetank_provider::{CreateVolume, Provider, Tags, VolumeDescription, tag};
+use surgetank_provider::{CreateVolume, Provider, ProviderError, Tags, VolumeDescription, tag};
 use surgetank_rental::RentalRecord;
 
 use crate::cloud::Tenant;
@@ -351,7 +351,12 @@ impl Group {
         }
         let provider = self.provider();
         for volume in &self.foreign {
-            let now = provider.describe(&volume.id).expect("a volume that is not ours was deleted");
+            let mut now = Err(ProviderError::Transient(String::new()));
+            eventually("the cloud answers", || {
+                now = provider.describe(&volume.id);
+                !matches!(now, Err(ProviderError::Transient(_)))
+            });
+            let now = now.expect("a volume that is not ours was deleted");
             assert_eq!((&now.tags, now.device), (&volume.tags, None));
         }
     }
