@@ -436,14 +436,20 @@ impl<'a> Controller<'a> {
 
     /// An application's latency with these shares, by what caches of a size miss.
     fn model_ms(&self, grant: &Grant, misses: impl Fn(f64) -> f64) -> f64 {
+        let (first, behind) = self.sizes_of(grant);
+        let Times { level1_ms, level2_ms } = self.case.times;
+        level1_ms + (level2_ms - level1_ms) * misses(first) + (self.disk_ms - level2_ms) * misses(behind)
+    }
+
+    /// How large a cache is, in bytes, that misses what the first level does, and one that misses what both do.
+    fn sizes_of(&self, grant: &Grant) -> (f64, f64) {
         let bytes = |blocks: u64| (blocks * self.case.layout.block) as f64;
         let (first, second) = (bytes(grant.level1), bytes(grant.level2.iter().map(|(_, blocks)| blocks).sum()));
         let behind = match self.case.layout.hierarchy {
             Hierarchy::Exclusive => first + second,
             Hierarchy::Inclusive => first.max(second),
         };
-        let Times { level1_ms, level2_ms } = self.case.times;
-        level1_ms + (level2_ms - level1_ms) * misses(first) + (self.disk_ms - level2_ms) * misses(behind)
+        (first, behind)
     }
 
     /// Where the last plan comes from.

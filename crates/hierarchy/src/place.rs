@@ -137,7 +137,14 @@ pub(crate) fn misses(curve: &MissCurve, hull: &Hull, far: f64, size: f64) -> f64
     accesses * curve.at(small) + (1.0 - accesses) * curve.at(large)
 }
 
-/// The same when it was split less far a moment ago: what goes to the larger cache now is not in it yet.
+/// Which part of all accesses misses in such a share and hits in one cache of the other size, or the other way round.
+pub(crate) fn differing(curve: &MissCurve, hull: Option<(&Hull, f64)>, size: f64, other: f64) -> f64 {
+    let Halves { accesses, small, large } = Halves::of(hull, size, 1.0);
+    let other = curve.at(other);
+    accesses * (curve.at(small) - other).abs() + (1.0 - accesses) * (curve.at(large) - other).abs()
+}
+
+/// What it misses when it was split less far a moment ago: what goes to the larger cache now is not in it yet.
 pub(crate) fn misses_on_the_way(curve: &MissCurve, hull: &Hull, (from, to): (f64, f64), size: f64) -> f64 {
     let (before, after) = (Halves::of(Some((hull, from)), size, 1.0), Halves::of(Some((hull, to)), size, 1.0));
     let moved = before.accesses - after.accesses;
@@ -251,5 +258,19 @@ mod tests {
         let accesses = 1.0 - between[0].until;
         assert!((5100.0..5300.0).contains(&(large.first as f64 / accesses)), "{between:?}");
         assert_eq!(parts((2550, 0), Hierarchy::Exclusive, None, 1.0).len(), 1);
+    }
+
+    #[test]
+    fn a_share_differs_from_another_by_the_accesses_that_one_alone_holds() {
+        let points = [(0, 1.0), (1000, 0.8), (5000, 0.8), (5100, 0.3), (20_000, 0.1)];
+        let curve = MissCurve::new(&points.map(|(size, ratio)| (Bytes::new(size), ratio))).unwrap();
+        let whole = |size: f64, other: f64| differing(&curve, None, size, other);
+        assert!((whole(5100.0, 4000.0) - 0.5).abs() < 1e-12 && (whole(4000.0, 5100.0) - 0.5).abs() < 1e-12);
+        assert_eq!(whole(2000.0, 4000.0), 0.0);
+        // One part of a split hits more and the other one less, so that they differ by more than by how much they miss.
+        let (hull, other) = (hull(), 5050.0);
+        let less = curve.at(other) - misses(&curve, &hull, 1.0, 2550.0);
+        let both = differing(&curve, Some((&hull, 1.0)), 2550.0, other);
+        assert!(both > less.abs() + 0.1, "{both} of all accesses, {less} fewer misses");
     }
 }
