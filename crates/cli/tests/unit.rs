@@ -28,7 +28,10 @@ fn the_unit_leaves_the_service_little() {
 
 #[test]
 fn the_units_of_a_pool_leave_its_parts_little_and_give_their_commands_what_they_take() {
-    let parts = [("manager", "27", &["$STORE"][..]), ("benefactor", "25", &["$SSD", "$SCRUB", "$LEAVING"])];
+    let parts = [
+        ("manager", "27", &["$STORE", "$METRICS"][..]),
+        ("benefactor", "25", &["$SSD", "$SCRUB", "$LEAVING", "$METRICS"]),
+    ];
     for (part, exposure_max, takes) in parts {
         let unit = root().join(format!("packaging/systemd/surgetank-pool-{part}.service"));
         leaves_little(&unit, exposure_max);
@@ -47,6 +50,7 @@ fn the_units_of_a_pool_leave_its_parts_little_and_give_their_commands_what_they_
             ("$SCRUB", "--scrub 12h --scrub-rate 20MiB/s"),
             ("$LEAVING", "--leaving"),
             ("$STORE", "--store etcd://127.0.0.1:1/scratch"),
+            ("$METRICS", "--metrics 127.0.0.1:0"),
         ];
         for optional in [all, all.map(|(name, _)| (name, ""))] {
             let variables = set.iter().chain(&optional);
