@@ -161,9 +161,10 @@ impl Mount {
             }
             // A session of its own: what ends the terminal's programs does not end it.
             let _ = rustix::process::setsid();
+            // Before it is told, as whoever waits ends then; one that has ended before makes the telling fail.
+            Self::ends_with_parent(None)?;
             output::print(READY)?;
             self.leave_terminal().map_err(Failure::failed)?;
-            Self::ends_with_parent(None)?;
         } else {
             mount.remarks().iter().for_each(|remark| output::note(&format!("surgetank: {remark}")));
             output::print(&format!("mounted on {}", mount.point().display()))?;
