@@ -1,5 +1,6 @@
 //! `surgetank pool`: a staging pool of one machine, how it is, and where its files are.
 
+mod asked;
 mod calibrate;
 mod drain;
 mod members;
@@ -23,7 +24,7 @@ use surgetank_model::Bytes;
 use surgetank_model::text::line;
 use surgetank_planner::provision::Redundancy;
 use surgetank_pool::chunks::CHUNK;
-use surgetank_pool::client::{self, Config, PoolClient};
+use surgetank_pool::client::PoolClient;
 use surgetank_pool::local::{self, Local, Undrained};
 use surgetank_pool::manager::{self, State};
 use surgetank_pool_core::benefactor::buffers::Buffers;
@@ -33,9 +34,9 @@ use surgetank_pool_core::placement::COPIES_MAX;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, Table, output};
 
+use self::asked::Asked;
 use self::drain::Left;
 use self::scrub::{Scrub, Scrubbed};
-use self::shown::Shown;
 use self::store::Store;
 use self::targets::MountStatus;
 use super::foreground::Running;
@@ -51,8 +52,6 @@ const PORT: u16 = 7440;
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// How long benefactors may take to join.
 const JOIN: Duration = Duration::from_secs(60);
-/// How long a pool may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
 /// Files that are named at most.
 const NAMED: usize = 20;
 
@@ -150,11 +149,8 @@ struct Up {
   surgetank pool status
   surgetank pool status pool://127.0.0.1:7440 --json | jq .files")]
 struct Status {
-    /// The pool's address
-    #[arg(value_name = "POOL", default_value = LISTEN)]
-    pool: String,
     #[command(flatten)]
-    shown: Shown,
+    asked: Asked,
     /// Answer with one JSON document
     #[arg(long)]
     json: bool,
@@ -523,28 +519,9 @@ impl PoolStatus {
     }
 }
 
-/// Asks a pool something without a session.
-fn ask<T>(
-    pool: &str,
-    shown: &Shown,
-    what: impl AsyncFnOnce(&Config) -> Result<T, client::Error>,
-) -> Result<T, Failure> {
-    let mut config = Config::new(managers(pool), shown.access()?, "");
-    config.timeout = ANSWER;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    runtime.block_on(what(&config)).map_err(|error| match error {
-        client::Error::Address(why) => Failure::Invalid(why),
-        client::Error::NotAllowed(why) | client::Error::Declined(why) => Failure::Failed(why),
-        error => Failure::Failed(format!(
-            "no pool answers at {}: start one with `surgetank pool up`, or name its address ({error})",
-            config.managers.join(", ")
-        )),
-    })
-}
-
 impl Status {
     fn run(&self) -> Result<(), Failure> {
-        let status = ask(&self.pool, &self.shown, async |config| PoolClient::ask_status(config).await)?;
+        let status = self.asked.ask(async |config| PoolClient::ask_status(config).await)?;
         let status = PoolStatus::of(&status);
         if self.json { output::print_json(&status) } else { output::print(&status.people()) }
     }

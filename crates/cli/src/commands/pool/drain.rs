@@ -11,8 +11,8 @@ use surgetank_pool_core::id::BenefactorId;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, output};
 
-use super::shown::Shown;
-use super::{GIB, LISTEN, ask, size};
+use super::asked::Asked;
+use super::{GIB, size};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(500);
@@ -33,9 +33,6 @@ pub struct Drain {
     /// The benefactor's number, as `surgetank pool status` shows it
     #[arg(value_name = "N")]
     number: u32,
-    /// The pool's address
-    #[arg(value_name = "POOL", default_value = LISTEN)]
-    pool: String,
     /// Wait until it may go
     #[arg(long)]
     wait: bool,
@@ -49,7 +46,7 @@ pub struct Drain {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    shown: Shown,
+    asked: Asked,
 }
 
 /// What is left at a benefactor that is taken out.
@@ -104,14 +101,14 @@ impl Drain {
     pub fn run(&self) -> Result<(), Failure> {
         let id = BenefactorId(self.number);
         if self.undo {
-            ask(&self.pool, &self.shown, async |config| PoolClient::take_back(config, id).await)?;
+            self.asked.ask(async |config| PoolClient::take_back(config, id).await)?;
             return self.answer(None);
         }
-        ask(&self.pool, &self.shown, async |config| PoolClient::take_out(config, id).await)?;
+        self.asked.ask(async |config| PoolClient::take_out(config, id).await)?;
         let until = self.timeout.map(|timeout| Instant::now() + timeout.0);
         let (mut tell_at, mut has_looked) = (Instant::now(), false);
         loop {
-            let how = match ask(&self.pool, &self.shown, async |config| PoolClient::leaving(config, id).await) {
+            let how = match self.asked.ask(async |config| PoolClient::leaving(config, id).await) {
                 // Managers may restart meanwhile: what they have begun goes on.
                 Err(Failure::Failed(why)) if has_looked && until.is_none_or(|until| Instant::now() < until) => {
                     output::note(&format!("surgetank: {why}; it is asked again"));

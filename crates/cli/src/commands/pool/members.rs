@@ -12,10 +12,11 @@ use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, output};
 
 use super::super::foreground::Running;
+use super::asked::Asked;
 use super::scrub::Scrub;
-use super::shown::{DIRECTORY, Shown};
+use super::shown::DIRECTORY;
 use super::store::Store;
-use super::{LISTEN, ask, managers, not_started, plan, run_until_told};
+use super::{LISTEN, managers, not_started, plan, run_until_told};
 
 /// Between two looks whether everything is drained.
 const DRAINED: Duration = Duration::from_secs(1);
@@ -123,16 +124,13 @@ pub struct Leave {
     /// The benefactor's number, as `surgetank pool status` shows it
     #[arg(value_name = "N")]
     number: u32,
-    /// The pool's address
-    #[arg(value_name = "POOL", default_value = LISTEN)]
-    pool: String,
     #[command(flatten)]
-    shown: Shown,
+    asked: Asked,
 }
 
 impl Leave {
     pub fn run(&self) -> Result<(), Failure> {
-        ask(&self.pool, &self.shown, async |config| PoolClient::leave(config, BenefactorId(self.number)).await)?;
+        self.asked.ask(async |config| PoolClient::leave(config, BenefactorId(self.number)).await)?;
         output::print(&format!("benefactor {} has left", self.number))
     }
 }

@@ -13,8 +13,9 @@ use surgetank_pool_core::meta::operation::Refusal;
 use surgetank_report::number::count;
 use surgetank_report::{Failure, Interrupt, output};
 
+use super::asked::ANSWER;
+use super::managers;
 use super::shown::Shown;
-use super::{ANSWER, managers};
 
 /// Flags of `pool prefetch`.
 #[derive(Debug, Args)]

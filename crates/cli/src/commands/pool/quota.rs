@@ -15,8 +15,7 @@ use surgetank_pool::manager::{QuotaReport, UserQuota};
 use surgetank_pool_core::quota::{Limit, Quota, ROOT};
 use surgetank_report::{Failure, Table, output};
 
-use super::shown::Shown;
-use super::{LISTEN, ask};
+use super::asked::Asked;
 
 /// How long names of users are waited for: a directory service may be away when somebody needs to know who has what.
 const NAMES: Duration = Duration::from_secs(2);
@@ -90,11 +89,8 @@ struct Set {
     /// Files and directories at most; `none`: no limit; `default`: as everybody
     #[arg(long, value_name = "N", value_parser = files)]
     files: Option<Limit>,
-    /// The pool's address
-    #[arg(value_name = "POOL", default_value = LISTEN)]
-    pool: String,
     #[command(flatten)]
-    shown: Shown,
+    asked: Asked,
 }
 
 /// Flags of `pool quota remove`.
@@ -105,11 +101,8 @@ struct Set {
 struct Remove {
     #[command(flatten)]
     who: Who,
-    /// The pool's address
-    #[arg(value_name = "POOL", default_value = LISTEN)]
-    pool: String,
     #[command(flatten)]
-    shown: Shown,
+    asked: Asked,
 }
 
 /// Flags of `pool quota list`.
@@ -123,11 +116,8 @@ struct List {
     /// This user alone, by name or number
     #[arg(long, value_name = "USER", value_parser = user)]
     user: Option<u32>,
-    /// The pool's address
-    #[arg(value_name = "POOL", default_value = LISTEN)]
-    pool: String,
     #[command(flatten)]
-    shown: Shown,
+    asked: Asked,
     /// Answer with one JSON document
     #[arg(long)]
     json: bool,
@@ -278,12 +268,12 @@ impl Arguments {
                 if user.is_none() && [set.bytes, set.files].contains(&Some(Limit::AsDefault)) {
                     return Err(Failure::Invalid("--default: it is the default; write `none` for no limit".to_owned()));
                 }
-                say(&set.pool, &set.shown, user, (set.bytes, set.files))?;
+                say(&set.asked, user, (set.bytes, set.files))?;
                 output::print(&format!("the quota of {} is set", set.who.name()))
             }
             What::Remove(remove) => {
                 let nothing = Some(Limit::AsDefault);
-                say(&remove.pool, &remove.shown, remove.who.user()?, (nothing, nothing))?;
+                say(&remove.asked, remove.who.user()?, (nothing, nothing))?;
                 output::print(&format!("{} has no quota of its own any more", remove.who.name()))
             }
             What::List(list) => list.run(),
@@ -291,18 +281,13 @@ impl Arguments {
     }
 }
 
-fn say(
-    pool: &str,
-    shown: &Shown,
-    user: Option<u32>,
-    (bytes, files): (Option<Limit>, Option<Limit>),
-) -> Result<(), Failure> {
-    ask(pool, shown, async |config| PoolClient::set_quota(config, user, bytes, files).await)
+fn say(asked: &Asked, user: Option<u32>, (bytes, files): (Option<Limit>, Option<Limit>)) -> Result<(), Failure> {
+    asked.ask(async |config| PoolClient::set_quota(config, user, bytes, files).await)
 }
 
 impl List {
     fn run(&self) -> Result<(), Failure> {
-        let report = ask(&self.pool, &self.shown, async |config| PoolClient::ask_quotas(config).await)?;
+        let report = self.asked.ask(async |config| PoolClient::ask_quotas(config).await)?;
         let shown = report.users.iter().filter(|user| self.user.is_none_or(|only| user.user == only));
         let users = User::all(shown);
         let most = |limit| match limit {

@@ -11,8 +11,8 @@ use surgetank_pool::security::token::{Claims, Grant, Token, now, number_from_tex
 use surgetank_pool::security::{Credentials, certificates, files, tls};
 use surgetank_report::{Failure, output};
 
-use super::shown::{DIRECTORY, Shown};
-use super::{LISTEN, ask};
+use super::asked::Asked;
+use super::shown::DIRECTORY;
 
 /// Flags of `pool token`.
 #[derive(Debug, Args)]
@@ -110,11 +110,8 @@ pub struct Revoke {
     /// The file that has the token, or its number, which `surgetank pool token` has printed
     #[arg(value_name = "FILE|NUMBER")]
     what: PathBuf,
-    /// The pool's address
-    #[arg(value_name = "POOL", default_value = LISTEN)]
-    pool: String,
     #[command(flatten)]
-    shown: Shown,
+    asked: Asked,
 }
 
 impl Revoke {
@@ -137,7 +134,7 @@ impl Revoke {
                     return Err(Failure::Invalid(sentence));
                 }
             };
-        ask(&self.pool, &self.shown, async |config| PoolClient::revoke(config, number).await)?;
+        self.asked.ask(async |config| PoolClient::revoke(config, number).await)?;
         output::print(&format!("a token with the number {} {sentence}", number_text(number)))
     }
 }
