@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 
 use crate::benefactor::Benefactor;
 use crate::manager::Manager;
-use crate::rpc::PROTOCOL;
+use crate::rpc::{PROTOCOL, bound};
 
 /// What all names begin with.
 const PREFIX: &str = "surgetank_pool";
@@ -146,10 +146,7 @@ struct Listener(tokio::net::TcpListener);
 impl Listener {
     fn bind(text: &str) -> Result<Self, NotServed> {
         let address: SocketAddr = text.parse().map_err(|_| NotServed::Unreadable(text.to_owned()))?;
-        let failed = |error: std::io::Error| NotServed::Listen(address, error.to_string());
-        let bound = std::net::TcpListener::bind(address).map_err(failed)?;
-        bound.set_nonblocking(true).map_err(failed)?;
-        tokio::net::TcpListener::from_std(bound).map(Self).map_err(failed)
+        bound(address).map(Self).map_err(|error| NotServed::Listen(address, error.to_string()))
     }
 
     #[cfg(test)]

@@ -24,6 +24,10 @@ use crate::bucket;
 use crate::meta::{Snapshot, Unavailable};
 use crate::security::token::{Claims, Grant, Session, Ticket};
 
+/// What the pool's status is made of.
+pub(super) const OF_STATUS: [Prefix; 6] =
+    [Prefix::AllGroups, Prefix::Lends, Prefix::Nodes, Prefix::Mounts, Prefix::AllWriters, Prefix::Quotas];
+
 impl Manager {
     /// A benefactor joins. In a new life its former key ends in a transaction of its own: that revision is the incarnation, and whoever
     /// compares the key's creation sees that it is another. One that an operator takes out lends what it has, and has no such key: no commit
@@ -360,11 +364,14 @@ impl Manager {
     }
 
     pub(super) async fn status(&self, by: &Claims) -> Result<Reply, Unavailable> {
-        let prefixes =
-            [Prefix::AllGroups, Prefix::Lends, Prefix::Nodes, Prefix::Mounts, Prefix::AllWriters, Prefix::Quotas];
-        let read = self.store.read(&[], &prefixes).await?;
+        let read = self.store.read(&[], &OF_STATUS).await?;
+        Ok(Reply::Status(self.status_of(by, read).await?))
+    }
+
+    /// The status, by what was read of [`OF_STATUS`], and maybe of more behind these.
+    pub(super) async fn status_of(&self, by: &Claims, read: Snapshot) -> Result<Status, Unavailable> {
         let quotas = match &read.prefixes[..] {
-            [_, _, nodes, _, writers, quotas] => quotas::report(by, quotas, nodes, writers),
+            [_, _, nodes, _, writers, quotas, ..] => quotas::report(by, quotas, nodes, writers),
             _ => QuotaReport::default(),
         };
         let (of_copies, of_files): (Vec<_>, Vec<_>) = read
@@ -432,7 +439,7 @@ impl Manager {
             status.benefactors.push((lends, alive.map_or(0, |alive| alive.credits)));
         }
         status.states.extend(self.members.expected().into_iter().map(|lends| (lends, State::Dead, 0)));
-        Ok(Reply::Status(status))
+        Ok(status)
     }
 }
 

@@ -4,14 +4,16 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use surgetank_pool_core::id::{Domain, Inode};
+use surgetank_pool_core::id::Domain;
 use surgetank_pool_core::meta::{Durability, FileState, Key, Kind, Node, Prefix, Role, Value};
 use surgetank_pool_core::placement::Protection;
 use surgetank_pool_core::quota;
 
 use super::Manager;
+use super::answers::OF_STATUS;
 use super::counts::counted;
-use super::protocol::{Reply, State, Status, UserQuota};
+use super::protocol::{State, Status, UserQuota};
+use super::warden::written;
 use crate::chunks::CHUNK;
 use crate::meta::Unavailable;
 use crate::metrics::{Labels, Page};
@@ -88,18 +90,29 @@ impl Manager {
     }
 
     async fn observe_pool(&self, page: &mut Page) -> Result<(), Unavailable> {
-        let Reply::Status(status) = self.status(&Claims::Member).await? else { return Ok(()) };
-        let prefixes = [Prefix::Nodes, Prefix::Sessions, Prefix::AllWriters, Prefix::Mounts];
+        let prefixes: Vec<Prefix> = OF_STATUS.into_iter().chain([Prefix::Sessions]).collect();
         let read = self.store.read(&[Key::Owner(Role::Warden)], &prefixes).await?;
         let own = Value::Owner(self.tenure.manager());
         let is_warden = read.keys.iter().flatten().any(|stored| stored.value == own);
-        let [nodes, sessions, writers, mounts] = &read.prefixes[..] else { return Ok(()) };
+        let [_, _, nodes, mounts, writers, _, sessions] = &read.prefixes[..] else { return Ok(()) };
         let mut waiting = Waiting::default();
         for (_, stored) in nodes {
             if let Value::Node(node) = &stored.value {
                 waiting.add(node);
             }
         }
+        let (sessions, written) = (sessions.len() as u64, written(writers).len() as u64);
+        let reserved = writers.iter().filter_map(|(_, stored)| quota::reserved([&stored.value]));
+        let reserved = reserved.fold(0, u64::saturating_add);
+        let wanted: BTreeMap<String, u64> = mounts
+            .iter()
+            .filter_map(|(_, stored)| match &stored.value {
+                Value::Mount(mount) => Some((mount.name.clone(), domains(mount.durability))),
+                _ => None,
+            })
+            .collect();
+        // All of the pool is on the page, or nothing.
+        let status = self.status_of(&Claims::Member, read).await?;
         page.gauge("undrained_files", "Closed files that their targets do not have yet", alone(waiting.files));
         page.gauge("undrained_bytes", "Bytes of these", alone(waiting.bytes));
         page.gauge(
@@ -107,26 +120,10 @@ impl Manager {
             "Time since the oldest of these was changed",
             alone(waiting.oldest_s(super::commits::now())),
         );
-        page.gauge("sessions", "Sessions of mounts and other clients", alone(sessions.len() as u64));
-        let written: BTreeSet<Inode> = writers
-            .iter()
-            .filter_map(|(key, _)| match key {
-                Key::Writer(inode, _) => Some(*inode),
-                _ => None,
-            })
-            .collect();
-        page.gauge("written_files", "Files that are open for writing", alone(written.len() as u64));
-        let reserved = writers.iter().filter_map(|(_, stored)| quota::reserved([&stored.value]));
-        let reserved = reserved.fold(0, u64::saturating_add);
+        page.gauge("sessions", "Sessions of mounts and other clients", alone(sessions));
+        page.gauge("written_files", "Files that are open for writing", alone(written));
         page.gauge("reserved_bytes", "Length of these, as far as room in quotas is reserved", alone(reserved));
         page.gauge("warden", "Whether this manager is the one that has copies made again", alone(u64::from(is_warden)));
-        let wanted: BTreeMap<&str, u64> = mounts
-            .iter()
-            .filter_map(|(_, stored)| match &stored.value {
-                Value::Mount(mount) => Some((mount.name.as_str(), domains(mount.durability))),
-                _ => None,
-            })
-            .collect();
         self.observe_benefactors(page, &status);
         observe_files(page, &status);
         observe_mounts(page, &status, &wanted);
@@ -178,7 +175,7 @@ fn observe_files(page: &mut Page, status: &Status) {
     page.gauge("files", "Files that the pool has names for, by where they are", files);
 }
 
-fn observe_mounts(page: &mut Page, status: &Status, wanted: &BTreeMap<&str, u64>) {
+fn observe_mounts(page: &mut Page, status: &Status, wanted: &BTreeMap<String, u64>) {
     let mut mounts: Vec<_> = status.mounts.iter().collect();
     mounts.sort_by_key(|mount| Reverse((mount.standstill.is_some(), mount.memory + mount.ssd, mount.journal)));
     mounts.truncate(SHOWN);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use surgetank_pool_core::benefactor::holdings::GroupOf;
 use surgetank_pool_core::id::{BenefactorId, Inode, MountId, Revision, SessionId, Version};
 use surgetank_pool_core::meta::operation::Operation;
-use surgetank_pool_core::meta::{FileState, Key, Kind, Node, Prefix, Role, Value};
+use surgetank_pool_core::meta::{FileState, Key, Kind, Node, Prefix, Role, Stored, Value};
 use surgetank_pool_core::repair::{InStore, Inventory, Of, Word, reconcile};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -64,6 +64,15 @@ pub(super) async fn run(manager: &Arc<Manager>) {
     }
 }
 
+/// Files that somebody has open for writing.
+pub(super) fn written(writers: &[(Key, Stored)]) -> BTreeSet<Inode> {
+    let of = |(key, _): &(Key, Stored)| match key {
+        Key::Writer(inode, _) => Some(*inode),
+        _ => None,
+    };
+    writers.iter().filter_map(of).collect()
+}
+
 /// Looks at all files if anything changed: files whose writers are gone, unlinked ones that nobody has open, and, if benefactors are short
 /// of room, those that the target has; so do those that lie at benefactors which are taken out (`leaving`).
 async fn files(manager: &Manager, seen: Revision, leaving: &BTreeSet<Inode>) -> Result<Revision, Unavailable> {
@@ -73,13 +82,7 @@ async fn files(manager: &Manager, seen: Revision, leaving: &BTreeSet<Inode>) -> 
         return Ok(seen);
     }
     let [nodes, writers] = &read.prefixes[..] else { return Ok(seen) };
-    let written: BTreeSet<Inode> = writers
-        .iter()
-        .filter_map(|(key, _)| match key {
-            Key::Writer(inode, _) => Some(*inode),
-            _ => None,
-        })
-        .collect();
+    let written = written(writers);
     let mut drained = Vec::new();
     for (key, stored) in nodes {
         let (Key::Node(inode), Value::Node(node)) = (key, &stored.value) else { continue };

@@ -40,6 +40,13 @@ pub struct Listener {
     watched: Watched,
 }
 
+/// Listens at an address, in a runtime.
+pub(crate) fn bound(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let bound = std::net::TcpListener::bind(address)?;
+    bound.set_nonblocking(true)?;
+    TcpListener::from_std(bound)
+}
+
 impl Listener {
     /// Listens; port 0 is any that is free. Requests are held to these credentials.
     ///
@@ -48,9 +55,7 @@ impl Listener {
     pub fn bind(text: &str, credentials: &Credentials) -> Result<Self, BadAddress> {
         let address = allowed(text, credentials.tls.is_some())?;
         let failed = |error: std::io::Error| BadAddress::Listen(address, error.to_string());
-        let bound = std::net::TcpListener::bind(address).map_err(failed)?;
-        bound.set_nonblocking(true).map_err(failed)?;
-        let (listener, credentials) = (TcpListener::from_std(bound).map_err(failed)?, credentials.clone());
+        let (listener, credentials) = (bound(address).map_err(failed)?, credentials.clone());
         Ok(Self {
             listener,
             credentials,

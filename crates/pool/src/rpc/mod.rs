@@ -24,6 +24,8 @@ use tonic::{Code, Request, Response, Status};
 
 pub use self::address::{BadAddress, advertised, check};
 pub use self::listener::Listener;
+#[cfg(feature = "metrics")]
+pub(crate) use self::listener::bound;
 pub use self::peer::Peer;
 pub use self::protocol::PROTOCOL;
 use crate::security::revoked::Revoked;
