@@ -29,8 +29,8 @@ const ROUNDING: f64 = 1e-9;
 
 impl Controller<'_> {
     /// From what applications have towards these grants: as far as shares may change at once, and no further than every SLO holds by what is split now,
-    /// though the difference to the fair share is from a sample, and would have held in the last intervals. A plan counts on splits that take a while, and between two plans no application is slower than
-    /// under the worse one only where shares behave as the hull says.
+    /// though the difference to the fair share is from a sample, and would have held in the last intervals. A plan counts on splits that take a while,
+    /// and between two plans no application is slower than under the worse one only where shares behave as the hull says.
     pub(super) fn step(&self, problem: &Problem, curves: &[MissCurve], plan: &Plan, to: &[Grant]) -> Vec<Grant> {
         let Some(change_max) = self.case.change_max else { return to.to_vec() };
         let holds = |grants: &Vec<Grant>| {

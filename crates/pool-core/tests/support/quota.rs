@@ -95,18 +95,8 @@ fn lease(session: SessionId) -> Lease {
 pub fn run(seed: u64) -> Result<(), String> {
     let mut random = Random::from_seed(seed);
     let managers = (0..1 + random.below(4)).map(|_| Manager::default()).collect();
-    let mut world = World {
-        now: 100,
-        store: MemoryStore::default(),
-        fresh: 1000,
-        sessions: Vec::new(),
-        files: BTreeMap::new(),
-        names: BTreeMap::new(),
-        lost: Vec::new(),
-        managers,
-        is_lax: random.chance(0.3),
-        random,
-    };
+    let is_lax = random.chance(0.3);
+    let mut world = World { managers, is_lax, ..World::new(random, 100) };
     world.begin();
     for step in 0..300 {
         world.now += 1;
@@ -116,6 +106,22 @@ pub fn run(seed: u64) -> Result<(), String> {
 }
 
 impl World {
+    /// An empty one.
+    fn new(random: Random, now: u64) -> Self {
+        Self {
+            random,
+            now,
+            store: MemoryStore::default(),
+            fresh: 1000,
+            sessions: Vec::new(),
+            files: BTreeMap::new(),
+            names: BTreeMap::new(),
+            lost: Vec::new(),
+            managers: Vec::new(),
+            is_lax: false,
+        }
+    }
+
     fn begin(&mut self) {
         let root = Node::new(Kind::Directory, MOUNT, None, (0o755, 1, 1));
         self.write(Write::Put(Key::Node(ROOT), Value::Node(root)));

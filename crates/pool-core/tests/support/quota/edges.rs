@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use surgetank_model::random::Random;
 use surgetank_pool_core::id::{Inode, Revision, Version};
 use surgetank_pool_core::meta::operation::{Operation, Refusal};
-use surgetank_pool_core::meta::store::MemoryStore;
 use surgetank_pool_core::quota::{Admission, Answer, Limit, Looked, Quota, Quotas, Want};
 
 use super::{ROOT, World, lease, named};
@@ -36,18 +35,7 @@ pub fn run(seed: u64) -> Result<(), String> {
 }
 
 fn drained_meanwhile(size: u64) -> Result<(), String> {
-    let mut world = World {
-        random: Random::from_seed(0),
-        now: 0,
-        store: MemoryStore::default(),
-        fresh: 1000,
-        sessions: Vec::new(),
-        files: BTreeMap::new(),
-        names: BTreeMap::new(),
-        lost: Vec::new(),
-        managers: Vec::new(),
-        is_lax: false,
-    };
+    let mut world = World::new(Random::from_seed(0), 0);
     world.begin();
     let (session, inode) = (world.sessions[0], Inode(5));
     let writer = (session, lease(session));
