@@ -25,6 +25,8 @@ pub const ROOT: u32 = 0;
 const SHARE: u64 = 4;
 /// A reservation takes at most one part in so many of what is left, beyond what it needs: who comes next needs some as well.
 const AHEAD: u64 = 16;
+/// So many of what was given are remembered without a look that sees them.
+const GRANTS: usize = 4096;
 
 /// What is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -307,8 +309,11 @@ impl Admission {
             Want::Bytes { taken, least, most } => (Resource::Bytes, taken, least, most.max(least)),
         };
         let Some(limit) = limit(&self.quotas, user, resource) else { return Answer::Unlimited };
-        // It counts already, or nobody may refuse it.
+        // It counts already, or nobody may refuse it. A look forgets what it sees of what was given.
         if least == 0 && !planted(Bug::TakenRefused) {
+            if looked == Looked::LongAgo && self.grants.len() >= GRANTS {
+                return Answer::Look;
+            }
             return self.grant(user, resource, taken);
         }
         if looked == Looked::LongAgo {
@@ -383,6 +388,27 @@ mod tests {
         assert_eq!(limits(7), (None, Some(3)));
         assert_eq!(limits(ROOT), (None, None));
         assert_eq!(limit(&Quotas::new(), 5, Resource::Bytes), None);
+    }
+
+    #[test]
+    fn what_nobody_may_refuse_is_looked_for_before_there_is_too_much_of_it() {
+        let mut admission = Admission::default();
+        knows(&mut admission, 0, 0);
+        let mut looks = 0;
+        for _ in 0..3 * GRANTS {
+            let want = Want::Bytes { taken: 1, least: 0, most: 0 };
+            let mut answer = admission.ask(5, want, Looked::LongAgo);
+            if answer == Answer::Look {
+                looks += 1;
+                admission.begin_look();
+                knows(&mut admission, 0, 0);
+                answer = admission.ask(5, want, Looked::Since);
+            }
+            let Answer::Granted(id, 1) = answer else { panic!("{answer:?}") };
+            admission.ended(id);
+            assert!(admission.grants.len() <= GRANTS);
+        }
+        assert_eq!(looks, 2);
     }
 
     /// A manager that knows how much user 5 has, of 1600 bytes and two files.
