@@ -17,19 +17,16 @@ use clap::Parser;
 use surgetank_report::{Failure, output};
 
 fn main() -> ExitCode {
-    let cli = match commands::Cli::try_parse() {
-        Ok(cli) => cli,
+    let done = match commands::Cli::try_parse() {
+        Ok(cli) => cli.run(),
         Err(usage) if usage.use_stderr() => {
             output::note(&format!("{}surgetank: {}", logging::error_prefix(), commands::usage(&usage)));
             return ExitCode::from(2);
         }
-        Err(help) => {
-            // Help and version go to stdout.
-            let _ = help.print();
-            return ExitCode::SUCCESS;
-        }
+        // Help and version go to stdout.
+        Err(help) => output::written_out(help.print()),
     };
-    match cli.run() {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !matches!(failure, Failure::NoReader | Failure::Told(_)) {

@@ -286,6 +286,25 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
+fn what_stdout_does_not_take_is_told() {
+    for arguments in [&["--help"][..], &["--version"], &["pool", "--help"], &["completions", "bash"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
+        let output = command.args(arguments).stdin(Stdio::null()).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let told = "surgetank: cannot write the answer to stdout: No space left on device (os error 28)\n";
+        assert_eq!(stderr(&output), told, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_token_is_made_where_the_key_of_the_pool_is() {
+    let said = refused(&["pool", "token", "--directory", "/nope", "--target", "/tmp"], 2);
+    assert!(said.contains("/nope/key cannot be read") && said.contains("the directory of the pool"), "{said}");
+    assert!(!said.contains("ask whoever"), "{said}");
+}
+
+#[test]
 fn gc_of_accounts_takes_no_age_at_which_a_volume_may_be_needed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("surgetank.toml");

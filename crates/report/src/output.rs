@@ -23,7 +23,15 @@ fn write(text: &str) -> Result<(), Failure> {
     let written = stdout
         .write_all(text.as_bytes())
         .and_then(|()| if text.ends_with('\n') { Ok(()) } else { stdout.write_all(b"\n") });
-    written.and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+    written_out(written.and_then(|()| stdout.flush()))
+}
+
+/// What became of writing to stdout.
+///
+/// # Errors
+/// As [`print`].
+pub fn written_out(written: io::Result<()>) -> Result<(), Failure> {
+    written.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::NoReader,
         _ => Failure::Failed(format!("cannot write the answer to stdout: {error}")),
     })

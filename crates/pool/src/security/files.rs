@@ -45,8 +45,7 @@ pub(super) fn private(path: &Path, what: &str, remedy: &str) -> Result<(String, 
     Ok((text, found.uid()))
 }
 
-fn secret(path: &Path) -> Result<(Secret, u32), NoSecret> {
-    let remedy = "ask whoever runs the pool for a token (`surgetank pool token`), and name its file with --token";
+fn secret(path: &Path, remedy: &str) -> Result<(Secret, u32), NoSecret> {
     let (text, owner) = private(path, "the pool's key or token", remedy)?;
     let key = Key::from_text(&text).map(Secret::Key);
     match key.or_else(|| Token::from_text(&text).map(Secret::Token)) {
@@ -62,7 +61,8 @@ impl Access {
     /// # Errors
     /// One sentence with the remedy.
     pub fn read(path: &Path) -> Result<Self, NoSecret> {
-        let (secret, owner) = secret(path)?;
+        let remedy = "ask whoever runs the pool for a token (`surgetank pool token`), and name its file with --token";
+        let (secret, owner) = secret(path, remedy)?;
         let mut access = match secret {
             Secret::Key(key) => Self::member(&key),
             Secret::Token(token) => Self::with(token),
@@ -78,7 +78,10 @@ impl Credentials {
     /// # Errors
     /// One sentence with the remedy.
     pub fn read(path: &Path, tls: Option<tls::Tls>) -> Result<Self, NoSecret> {
-        match secret(path)? {
+        let remedy = format!(
+            "it is the file `{KEY_FILE}` in the directory of the pool, where that began: name that directory, or a copy of the key"
+        );
+        match secret(path, &remedy)? {
             (Secret::Key(key), owner) => Ok(Self { key, owner, tls, revoked: Revoked::default() }),
             (Secret::Token(_), _) => Err(NoSecret(format!(
                 "{} has a token, which lets mounts in: managers and benefactors need the pool's key, the file `{KEY_FILE}` in its \
