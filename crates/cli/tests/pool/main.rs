@@ -218,11 +218,8 @@ fn a_pool_that_ends_names_what_is_not_drained() {
     let (code, told) = refused(&["pool", "wait", &place.text("mnt/open"), "--state", "drained", "--timeout", "1 s"]);
     assert_eq!(code, 1);
     assert!(told.contains("the time is over, and ") && told.contains(" is replicated"), "{told}");
-    let (address, child) = (pool.address.clone(), &pool.child);
-    signal(child, rustix::process::Signal::INT);
-    std::thread::sleep(Duration::from_millis(500));
-    signal(child, rustix::process::Signal::INT);
-    let (code, told) = pool.end();
+    let address = pool.address.clone();
+    let (code, told) = pool.end_without_waiting();
     assert_eq!(code, Some(1), "{told}");
     let name = place.text("target/open");
     assert!(

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 pub(crate) const MIB: usize = 1 << 20;
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(300);
 
 pub(crate) fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
@@ -130,10 +130,28 @@ impl Pool {
 
     /// Its status and what it has said on stderr.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let told = self.told().collect::<Vec<_>>().join("\n");
+        (self.child.wait().unwrap().code(), told)
+    }
+
+    /// The same, at a signal, and at a second one as soon as it has said what it waits for.
+    pub(crate) fn end_without_waiting(mut self) -> (Option<i32>, String) {
+        let told = self.told();
+        signal(&self.child, rustix::process::Signal::INT);
+        let mut all = Vec::new();
+        for line in told {
+            if line.contains("or at a second signal") {
+                signal(&self.child, rustix::process::Signal::INT);
+            }
+            all.push(line);
+        }
+        (self.child.wait().unwrap().code(), all.join("\n"))
+    }
+
+    /// What it says on stderr, but for the log.
+    fn told(&mut self) -> impl Iterator<Item = String> + use<> {
         let told = BufReader::new(self.child.stderr.take().unwrap()).lines().map(Result::unwrap);
-        // But for the log.
-        let told: Vec<String> = told.filter(|line| !line.contains(" INFO ") && !line.contains(" WARN ")).collect();
-        (self.child.wait().unwrap().code(), told.join("\n"))
+        told.filter(|line| !line.contains(" INFO ") && !line.contains(" WARN "))
     }
 }
 

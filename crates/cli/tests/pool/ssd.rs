@@ -148,10 +148,7 @@ fn a_pool_that_ends_calls_nothing_lost_that_is_on_ssd() {
     open.sync_all().unwrap();
     until("it is seen on SSD", || pool.status()["benefactors"][0]["ssd_used_gib"].as_f64().unwrap() >= 5.0 / 1024.0);
     assert!(done(&["pool", "status", &pool.address, "--token", &pool.key]).contains(" ms "));
-    signal(&pool.child, rustix::process::Signal::INT);
-    std::thread::sleep(Duration::from_millis(500));
-    signal(&pool.child, rustix::process::Signal::INT);
-    let (code, told) = pool.end();
+    let (code, told) = pool.end_without_waiting();
     let file = format!("  {} (5 MiB)", place.text("target/open"));
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("1 file, not drained, but on SSD: the next `pool up` with the same directories"), "{told}");

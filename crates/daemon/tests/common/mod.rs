@@ -186,7 +186,7 @@ impl Drop for Ends<'_> {
 
 /// Waits until something holds.
 pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
-    within(TIMEOUT, what, holds);
+    within(5 * TIMEOUT, what, holds);
 }
 
 /// The same, for what takes longer than others.

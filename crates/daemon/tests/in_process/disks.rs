@@ -223,10 +223,12 @@ fn machine_with(machine: &Machine, by: By, appears: Appears, section: &str) -> O
         eprintln!("skipped: no loop device can be had (needs root)");
         return None;
     }
+    // Where it is waited for in vain, not for long.
+    let patience = if matches!(appears, Appears::AtOnce | Appears::Late(_)) { "2 min" } else { "500 ms" };
     let shape = Shape {
         // It boosts when it is asked to, and not for what the test reads and writes.
         policy: Shape::default().policy.replace("\"20 ms\"", "\"200 ms\"")
-            + "\nattach_timeout = \"500 ms\"\nforecast = false\nutilization_threshold = 1.0",
+            + &format!("\nattach_timeout = \"{patience}\"\nforecast = false\nutilization_threshold = 1.0"),
         device: section.to_owned(),
         ..Shape::default()
     };

@@ -19,11 +19,11 @@ const BLOCKS: u64 = 8;
 /// Of the last record before the stop.
 const LAST: u64 = 64 << 10;
 /// A stop that waits for something in vain ends later than that.
-const STOP_MAX: Duration = Duration::from_secs(30);
+const STOP_MAX: Duration = Duration::from_secs(600);
 
 fn config(machine: &Machine) -> Config {
     let backing = machine.backing("backing", 32 * MIB);
-    machine.config(&[("data", backing.to_str().unwrap())], &slow_and_waits("1 min"))
+    machine.config(&[("data", backing.to_str().unwrap())], &slow_and_waits("1 h"))
 }
 
 fn stop(daemon: Daemon, after: &str) {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -288,14 +288,14 @@ fn is_drained(file: &Path) -> bool {
     rustix::fs::getxattr(file, surgetank_mount::STATE, &mut state).is_ok_and(|length| &state[..length] == b"drained")
 }
 
-/// All writers write, sync and close. Once half of it is written, `at_half` is called.
+/// All writers write, sync and close. Once half of it is written, `at_half` is called, while they write the rest.
 fn checkpoint(
     plan: &PoolPlan,
     directory: &Path,
     interrupt: &Interrupt,
     at_half: impl Fn() -> Result<(), Failure>,
 ) -> Result<ModeOutcome, Failure> {
-    let (written, began) = (AtomicU64::new(0), Instant::now());
+    let (written, is_half, began) = (AtomicU64::new(0), AtomicBool::new(false), Instant::now());
     let mut outcome = ModeOutcome { written: vec![(0.0, 0.0)], ..ModeOutcome::default() };
     let now = |written: &AtomicU64| {
         (began.elapsed().as_secs_f64(), written.load(Ordering::Relaxed) as f64 / f64::from(1 << 20))
@@ -303,13 +303,25 @@ fn checkpoint(
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..plan.writers)
             .map(|writer| {
-                let written = &written;
-                scope.spawn(move || write(plan, writer, &directory.join(name(writer)), written, interrupt))
+                let (written, is_half) = (&written, &is_half);
+                scope.spawn(move || {
+                    write(plan, writer, &directory.join(name(writer)), written, || {
+                        // Not before it is noticed.
+                        while written.load(Ordering::Relaxed) >= plan.total() / 2
+                            && !is_half.load(Ordering::Relaxed)
+                            && !interrupt.raised()
+                        {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        if interrupt.raised() { Err(interrupted()) } else { Ok(()) }
+                    })
+                })
             })
             .collect();
         while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             if outcome.killed_at_s.is_none() && written.load(Ordering::Relaxed) >= plan.total() / 2 {
                 outcome.killed_at_s = Some(began.elapsed().as_secs_f64());
+                is_half.store(true, Ordering::Relaxed);
                 at_half()?;
             }
             if outcome.written.last().is_none_or(|(at_s, _)| began.elapsed().as_secs_f64() - at_s >= SAMPLING_S) {
@@ -326,15 +338,20 @@ fn checkpoint(
     Ok(outcome)
 }
 
-fn write(plan: &PoolPlan, writer: u32, path: &Path, written: &AtomicU64, interrupt: &Interrupt) -> Result<(), Failure> {
+/// Writes one file, each part of it once that may be.
+fn write(
+    plan: &PoolPlan,
+    writer: u32,
+    path: &Path,
+    written: &AtomicU64,
+    may: impl Fn() -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let doing = || format!("cannot write {}", path.display());
     let file = File::create_new(path).doing(doing)?;
     let content = FileContent { seed: plan.seed, file: writer.into() };
     let mut buffer = vec![0; WRITE];
     for offset in (0..plan.file.get()).step_by(WRITE) {
-        if interrupt.raised() {
-            return Err(interrupted());
-        }
+        may()?;
         content.fill(offset / BLOCK as u64, &mut buffer);
         file.write_all_at(&buffer, offset).doing(doing)?;
         written.fetch_add(WRITE as u64, Ordering::Relaxed);

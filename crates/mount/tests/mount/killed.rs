@@ -15,9 +15,7 @@ fn lasting() -> Option<(Pool, Mounted)> {
     if !can_mount() {
         return None;
     }
-    let mut pool = pool(2, 48);
-    pool.session = LONG;
-    pool.restart_manager(0);
+    let pool = pool(2, 48);
     let mounted = Mounted::with_timeout(&pool, 1, NEVER);
     Some((pool, mounted))
 }

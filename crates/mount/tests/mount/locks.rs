@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::fixture::{FUSE, LONG, Mounted, can_mount, pool, until, until_drained, until_waits};
+use crate::fixture::{ENDING, FUSE, Mounted, can_mount, pool, until, until_drained, until_waits};
 use rustix::fs::{FlockOperation, flock};
 
 /// A lock of bytes as `fcntl` has it; of the open file (OFD) if it says so.
@@ -194,7 +194,7 @@ fn a_session_that_was_lost_has_lost_its_locks_and_its_handles_say_so() {
     if !can_mount() {
         return;
     }
-    let mut pool = pool(2, 48);
+    let mut pool = pool(2, 48).with_sessions_of(ENDING);
     let mounted = Mounted::new(&pool, 1);
     std::fs::write(mounted.at("file"), b"content").unwrap();
     let (locked, not_locked) = (open(&mounted.at("file")), File::open(mounted.at("file")).unwrap());
@@ -308,8 +308,6 @@ fn locks_of_one_mount_alone_ask_nobody() {
         return;
     }
     let mut pool = pool(2, 48);
-    pool.session = LONG;
-    pool.restart_manager(0);
     let mounted = Mounted::new(&pool, 1);
     let (file, other) = (open(&mounted.at("file")), open(&mounted.at("file")));
     flock(&file, FlockOperation::LockExclusive).unwrap();

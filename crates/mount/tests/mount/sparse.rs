@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::fixture::{LONG, MIB, Mounted, bytes, can_mount, pool, same, state, until_drained};
+use crate::fixture::{MIB, Mounted, bytes, can_mount, pool, same, state, until_drained};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
@@ -28,10 +28,7 @@ fn programs_make_holes_and_find_them() {
     if !can_mount() {
         return;
     }
-    let mut pool = pool(2, 48);
-    // On a busy machine a session may not be renewed for some seconds, and ends with what is not committed.
-    pool.session = LONG;
-    pool.restart_manager(0);
+    let pool = pool(2, 48);
     let (mounted, other) = (Mounted::new(&pool, 2), Mounted::new(&pool, 2));
     let mut content = bytes(1, 6 * MIB);
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(mounted.at("file")).unwrap();

@@ -421,7 +421,7 @@ fn a_handle_that_failed_stays_failed_and_the_file_goes_on() {
     }
     // This one is larger than the pool, and the target is gone.
     let pool = pool(2, 12);
-    let mounted = Mounted::with_timeout(&pool, 1, Duration::from_secs(1));
+    let mounted = Mounted::with_timeout(&pool, 1, Duration::from_secs(5));
     let path = mounted.at("file");
     let file = File::create(&path).unwrap();
     file.write_all_at(&bytes(1, MIB), 0).unwrap();
@@ -443,8 +443,8 @@ fn a_handle_that_failed_stays_failed_and_the_file_goes_on() {
     same("as it was committed", &found, &expected[..found.len()]);
     fs::rename(&away, pool.target()).unwrap();
     until("there is room again", || {
-        let again = OpenOptions::new().append(true).open(&path).unwrap();
-        again.write_all_at(b"more", 0).is_ok() && again.sync_all().is_ok()
+        let again = OpenOptions::new().append(true).open(&path);
+        again.is_ok_and(|again| again.write_all_at(b"more", 0).is_ok() && again.sync_all().is_ok())
     });
     let found = fs::read(&path).unwrap();
     same("it goes on", &found[..MIB], &expected[..MIB]);

@@ -97,9 +97,6 @@ async fn write_among_garbage(client: &PoolClient, rounds: u64, stays: usize) -> 
 fn a_small_ssd_takes_any_number_of_overwrites_beside_what_stays_and_readers_see_nothing_of_it() {
     run(async {
         let mut pool = Pool::with_ssds(1, 0, vec![small(1), small(2)]);
-        // A slow machine ends no session.
-        pool.session = LONG;
-        pool.restart_manager(0);
         let stuck = pool.hold_drains();
         let client = Arc::new(pool.client_of(durable(&pool, 2)).await);
         let ended = Arc::new(AtomicBool::new(false));
@@ -194,8 +191,6 @@ fn kills_amid_compaction_lose_nothing_that_a_sync_acknowledged() {
     run(async {
         for seed in 0..2 {
             let mut pool = Pool::with_ssds(1, 0, vec![small(seed), small(seed + 10)]);
-            pool.session = LONG;
-            pool.restart_manager(0);
             let stuck = pool.hold_drains();
             let client = Arc::new(pool.client_of(durable(&pool, 2)).await);
             let writer = Arc::clone(&client);

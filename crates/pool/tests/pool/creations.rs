@@ -87,11 +87,8 @@ fn one_alone_creates_a_name_and_one_alone_removes_it_though_answers_of_etcd_are_
     let Some(server) = Server::start(&[]) else { return };
     let runtime: Runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let proxy = runtime.block_on(Proxy::start(server.address));
-    let mut pool = Pool::over(proxy.address.to_string(), 2, 1, 96);
+    let pool = Pool::over(proxy.address.to_string(), 2, 1, 96);
     run(async {
-        // No session ends while etcd is not heard.
-        pool.session = Duration::from_secs(60);
-        (0..2).for_each(|at| pool.restart_manager(at));
         let clients = clients(&pool).await;
         clients[0].make_directory("top").await.unwrap();
         let top = clients[0].stat("top").await.unwrap().inode;

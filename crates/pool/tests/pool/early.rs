@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{LONG, MIB, Pool, aside, bytes, drained, free, read, run, same, until, write};
+use crate::support::{ENDING, LONG, MIB, Pool, aside, bytes, drained, free, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{self, PoolClient, Writer};
 use surgetank_pool_core::meta::FileState;
@@ -118,7 +118,7 @@ fn what_was_drained_early_is_written_over_cut_off_and_written_again() {
 fn a_client_that_dies_in_a_file_that_the_pool_dropped_leaves_it_whole() {
     run(async {
         for seed in 0..3 {
-            let pool = Pool::new(1, 2, 24);
+            let pool = Pool::new(1, 2, 24).with_sessions_of(ENDING);
             let client = pool.client(2).await;
             let mut content = bytes(seed, 30 * MIB + 77);
             write(&client, "file", &content).await.unwrap();
@@ -243,9 +243,6 @@ fn kills_while_files_are_drained_early_lose_no_byte() {
     run(async {
         for seed in 0..3 {
             let mut pool = Pool::new(2, 4, 24);
-            // A slow machine ends no session.
-            pool.session = LONG;
-            (0..2).for_each(|at| pool.restart_manager(at));
             let client = pool.client(2).await;
             let mut writers = tokio::task::JoinSet::new();
             for file in 0..2_u64 {

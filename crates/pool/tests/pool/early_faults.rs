@@ -60,8 +60,6 @@ fn a_file_in_conflict_that_is_written_again_is_never_published_with_holes() {
 fn a_shorter_file_of_somebody_else_stops_no_publisher_that_takes_over() {
     run(async {
         let mut pool = Pool::new(1, 2, 24);
-        pool.session = LONG;
-        pool.restart_manager(0);
         let client = pool.client(2).await;
         let content = bytes(5, 20 * MIB);
         write(&client, "file", &content).await.unwrap();
@@ -112,10 +110,7 @@ fn a_file_that_cannot_be_drained_early_keeps_no_other_from_it() {
 #[test]
 fn writers_that_cut_off_their_files_do_not_wait_for_each_other() {
     run(async {
-        let mut pool = Pool::new(1, 2, 24);
-        // A slow machine ends no session.
-        pool.session = LONG;
-        pool.restart_manager(0);
+        let pool = Pool::new(1, 2, 24);
         let client = pool.client(2).await;
         for file in 0..5 {
             write(&client, &format!("file{file}"), &bytes(file, 3 * MIB)).await.unwrap();
@@ -228,8 +223,6 @@ fn power_cuts_while_files_are_drained_early_lose_no_byte() {
         for seed in 0..2_u64 {
             let disks: Vec<_> = (0..2).map(|at| CutDisk::new(12, 4 << 20, seed * 2 + at)).collect();
             let mut pool = Pool::with_ssds(1, 16, disks.into_iter().map(|disk| Some(Disk::Cut(disk))).collect());
-            pool.session = LONG;
-            pool.restart_manager(0);
             let mut config = pool.config_of(Durability::Copies { copies: 1 + (seed % 2) as u8, media: Media::Ssd });
             config.timeout = LONG;
             let client = pool.client_of(config.clone()).await;

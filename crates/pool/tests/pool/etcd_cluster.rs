@@ -237,8 +237,6 @@ fn nothing_that_a_pool_acknowledged_is_lost_or_done_twice_whatever_becomes_of_a_
     const WORKERS: u64 = 3;
     let Some(mut cluster) = Cluster::start(&[]) else { return };
     let mut pool = Pool::over(cluster.addresses(0), 0, 0, 256);
-    // However slow the machine is.
-    pool.session = Duration::from_secs(60);
     (0..2).for_each(|_| pool.start_manager("127.0.0.1:0"));
     (0..3).for_each(|_| pool.start_benefactor());
     run(async {

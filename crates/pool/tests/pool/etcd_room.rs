@@ -29,7 +29,6 @@ fn pool(quota: &str, history: Duration) -> Option<(Pool, SocketAddr)> {
     let address = etcd.address;
     let mut pool = Pool::over(address.to_string(), 0, 0, 96);
     (pool.etcd, pool.history) = (Some(etcd), history);
-    pool.session = Duration::from_secs(60);
     (0..2).for_each(|_| pool.start_manager("127.0.0.1:0"));
     (0..2).for_each(|_| pool.start_benefactor());
     Some((pool, address))

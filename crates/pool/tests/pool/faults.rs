@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{LONG, MIB, Pool, bytes, free, read, run, same, until, write};
+use crate::support::{ENDING, LONG, MIB, Pool, bytes, free, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::meta::FileState;
@@ -195,7 +195,7 @@ fn managers_end_and_a_commit_waits_for_the_next_one() {
 #[test]
 fn the_drain_goes_on_without_the_client_and_after_a_restart_of_the_store() {
     run(async {
-        let mut pool = Pool::new(1, 3, 96);
+        let mut pool = Pool::new(1, 3, 96).with_sessions_of(ENDING);
         let client = pool.client(2).await;
         write(&client, "closed", &bytes(6, 20 * MIB)).await.unwrap();
         let mut torn = client.create("torn").await.unwrap();
@@ -262,9 +262,6 @@ async fn hammer(seed: u64, kind: Kind) {
             None => return,
         },
     };
-    // Nobody asks here what becomes of a session that is not renewed in time.
-    pool.session = LONG;
-    (0..pool.managers.len()).for_each(|at| pool.restart_manager(at));
     let client = std::sync::Arc::new(pool.client(2).await);
     let mut writers = tokio::task::JoinSet::new();
     for file in 0..3 {
@@ -327,16 +324,14 @@ async fn hammer(seed: u64, kind: Kind) {
 #[test]
 fn a_file_of_which_nothing_was_committed_is_torn_once_its_session_has_ended() {
     run(async {
-        let mut pool = Pool::new(1, 2, 48);
-        pool.session = Duration::from_secs(3);
-        pool.restart_manager(0);
+        let pool = Pool::new(1, 2, 48).with_sessions_of(ENDING);
         let client = pool.client(2).await;
         let dying = pool.client(2).await;
         let mut writer = dying.create("file").await.unwrap();
         writer.write(&bytes(1, MIB)).await.unwrap();
         let removed = dying.create("removed").await.unwrap();
         client.unlink("removed").await.unwrap();
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        tokio::time::sleep(ENDING + Duration::from_secs(2)).await;
         let stat = client.stat("file").await.unwrap();
         assert!(!stat.torn && stat.state == Some(FileState::Created), "its session goes on: {stat:?}");
         assert_eq!(client.status().await.unwrap().files[6], 0);

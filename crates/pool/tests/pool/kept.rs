@@ -112,7 +112,7 @@ pub fn what_no_benefactor_has_any_more_fails_the_writer_and_the_file_is_as_commi
         run(async {
             let mut pool = Pool::new(1, 3, 128);
             let mut config = keeps_little(&pool, copies);
-            config.timeout = Duration::from_secs(15);
+            config.timeout = LONG;
             let client = pool.client_of(config).await;
             let content = bytes(1, 40 * MIB);
             write(&client, "file", &content[..5 * MIB]).await.unwrap();
@@ -169,9 +169,7 @@ pub fn on_one_ssd_nothing_is_dropped_here_and_what_is_too_much_is_committed() {
 pub fn what_is_not_kept_is_laid_upon_what_others_commit() {
     run(async {
         for seed in 0..3 {
-            let mut pool = Pool::new(1, 3, 192);
-            pool.session = LONG;
-            pool.restart_manager(0);
+            let pool = Pool::new(1, 3, 192);
             let first = pool.client(2).await;
             write(&first, "file", &bytes(seed, 10 * MIB)).await.unwrap();
             let mut expected = bytes(seed, 10 * MIB);
@@ -210,9 +208,7 @@ pub fn what_is_not_kept_is_laid_upon_what_others_commit() {
 #[test]
 pub fn a_part_of_a_chunk_is_laid_upon_what_others_commit_of_it() {
     run(async {
-        let mut pool = Pool::new(1, 3, 96);
-        pool.session = LONG;
-        pool.restart_manager(0);
+        let pool = Pool::new(1, 3, 96);
         let client = pool.client(2).await;
         let mut content = bytes(1, 8 * MIB);
         write(&client, "file", &content).await.unwrap();
@@ -396,8 +392,6 @@ pub fn a_group_that_is_not_committed_with_the_rest_stays_where_it_is() {
     run(async {
         let mut pool = Pool::new(1, 2, 108);
         let aside = pool.hold_drains();
-        pool.session = LONG;
-        pool.restart_manager(0);
         let client = pool.client_of(keeps_little(&pool, 1)).await;
         // The second group begins behind 64 MiB.
         let mut content = bytes(1, 70 * MIB);
@@ -406,7 +400,7 @@ pub fn a_group_that_is_not_committed_with_the_rest_stays_where_it_is() {
         assert_eq!(writer.version(), Version::NONE, "nothing was committed so far");
         let mut config = pool.config(1);
         // Longer than a busy machine takes: else it seems to be full.
-        config.timeout = Duration::from_secs(2);
+        config.timeout = Duration::from_secs(3);
         let (filler, mut fillers) = (pool.client_of(config).await, 0);
         // What was withdrawn of one that found no room makes room again, a little later.
         let mut full = 0;
@@ -436,10 +430,8 @@ pub fn writers_leave_room_for_what_a_benefactor_has_that_dies() {
     run(async {
         let mut pool = Pool::new(1, 3, 60);
         let aside = pool.hold_drains();
-        pool.session = LONG;
-        pool.restart_manager(0);
         let mut config = keeps_little(&pool, 2);
-        config.timeout = Duration::from_secs(20);
+        config.timeout = LONG;
         let client = pool.client_of(config).await;
         let contents: Vec<_> = (0..4).map(|file| bytes(file, 30 * MIB)).collect();
         let mut writers = Vec::new();

@@ -1,8 +1,6 @@
 //! Locks of sessions: over restarts of managers, over the ends of sessions, and with several managers.
 
-use std::time::Duration;
-
-use crate::support::{Pool, run, until, write};
+use crate::support::{ENDING, Pool, run, until, write};
 use surgetank_pool::client::{Error, PoolClient};
 use surgetank_pool_core::id::Inode;
 use surgetank_pool_core::locks::{Lock, Range, Ranges};
@@ -22,9 +20,6 @@ async fn lock_more(client: &PoolClient, inode: Inode, had: &Ranges, ranges: &Ran
 
 /// Two sessions, of which one has the locks, while managers end; then it ends without a word.
 async fn over_restarts(mut pool: Pool) {
-    // No session ends while managers are started again.
-    pool.session = Duration::from_secs(20);
-    (0..pool.managers.len()).for_each(|at| pool.restart_manager(at));
     let (one, other) = (pool.client(1).await, pool.client(1).await);
     write(&one, "file", b"content").await.unwrap();
     let inode = one.stat("file").await.unwrap().inode;
@@ -57,13 +52,13 @@ async fn over_restarts(mut pool: Pool) {
 
 #[test]
 fn a_lock_outlasts_managers_and_ends_with_its_session() {
-    run(over_restarts(Pool::new(1, 1, 16)));
+    run(over_restarts(Pool::new(1, 1, 16).with_sessions_of(ENDING)));
 }
 
 #[test]
 fn several_managers_over_etcd_never_grant_a_lock_twice() {
     let Some(pool) = Pool::over_etcd(2, 1, 16) else { return };
-    run(over_restarts(pool));
+    run(over_restarts(pool.with_sessions_of(ENDING)));
     let Some(pool) = Pool::over_etcd(2, 1, 16) else { return };
     run(async move {
         // Each client asks another manager first.

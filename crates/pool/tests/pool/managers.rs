@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{LONG, MIB, Pool, bytes, free, read, run, same, until, write};
+use crate::support::{ENDING, LONG, MIB, Pool, bytes, free, read, run, same, until, write};
 use surgetank_pool::client::{self, PoolClient};
 use surgetank_pool::meta::{Embedded, LeaseEnded, MetaStore, Snapshot, Unavailable};
 use surgetank_pool::rpc::Listener;
@@ -20,9 +20,6 @@ use surgetank_pool_core::placement::Media;
 fn clients_and_roles_go_over_to_the_managers_that_are_left() {
     let Some(mut pool) = Pool::over_etcd(3, 3, 96) else { return };
     run(async {
-        // No session ends while the managers that are left take over.
-        pool.session = Duration::from_secs(60);
-        (0..3).for_each(|at| pool.restart_manager(at));
         let client = pool.client(2).await;
         let content = bytes(1, 24 * MIB + 5);
         let mut writer = client.create("file").await.unwrap();
@@ -52,7 +49,8 @@ fn clients_and_roles_go_over_to_the_managers_that_are_left() {
 
 #[test]
 fn another_pool_in_the_place_of_a_manager_keeps_nobody_from_those_that_are_left() {
-    let (mut pool, mut other) = (Pool::new(2, 2, 96), Pool::new(0, 0, 96));
+    let mut pool = Pool::new(2, 2, 96).with_sessions_of(ENDING);
+    let mut other = Pool::new(0, 0, 96);
     run(async {
         let client = pool.client(2).await;
         let content = bytes(1, 5 * MIB);
@@ -90,7 +88,7 @@ fn a_sync_while_benefactors_reach_no_manager_waits_and_takes_the_room_of_its_byt
         writer.write(&content[..MIB]).await.unwrap();
         pool.managers[0].kill();
         // Their leases are over, the pool holds, and the store refuses what names them.
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        until("no benefactor has a lease", async || pool.with_leases().await.is_empty()).await;
         writer.write(&content[MIB..]).await.unwrap();
         let sync = tokio::spawn(async move { writer.sync().await.map(|()| writer) });
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -126,7 +124,7 @@ fn copies_lie_apart_when_no_benefactor_had_a_lease_for_a_while() {
             writers.push(writer);
         }
         pool.managers[0].kill();
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        until("no benefactor has a lease", async || pool.with_leases().await.is_empty()).await;
         // Each finds that both of its benefactors are gone, and then that both are there.
         let syncs =
             writers.into_iter().map(|mut writer| tokio::spawn(async move { writer.sync().await.map(|()| writer) }));
@@ -163,7 +161,7 @@ fn a_benefactor_that_was_replaced_and_is_alive_keeps_nothing_of_what_was_put_the
         writer.write(&content).await.unwrap();
         pool.managers[0].kill();
         // Its lease is over, and there is nobody in its place.
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        until("its lease is over", async || !pool.with_leases().await.contains(&BenefactorId(0))).await;
         let sync = tokio::spawn(async move { writer.sync().await.map(|()| writer) });
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(!sync.is_finished(), "two copies are not three");
@@ -185,9 +183,6 @@ fn a_benefactor_that_was_replaced_and_is_alive_keeps_nothing_of_what_was_put_the
 fn without_managers_or_without_etcd_groups_fill_on_and_a_sync_waits() {
     let Some(mut pool) = Pool::over_etcd(2, 3, 96) else { return };
     run(async {
-        // Nobody renews it while managers are gone, and it is to be the store alone that the sync waits for.
-        pool.session = Duration::from_secs(60);
-        (0..2).for_each(|at| pool.restart_manager(at));
         let client = pool.client(2).await;
         let content = bytes(2, 18 * MIB);
         let mut writer = client.create("file").await.unwrap();
@@ -223,6 +218,7 @@ fn without_managers_or_without_etcd_groups_fill_on_and_a_sync_waits() {
 #[test]
 fn an_etcd_that_stands_still_for_longer_than_all_leases_loses_nothing_and_nothing_lies() {
     let Some(pool) = Pool::over_etcd(2, 3, 96) else { return };
+    let pool = pool.with_sessions_of(Duration::from_secs(2));
     run(async {
         let client = pool.client(2).await;
         let content = bytes(3, 9 * MIB);
@@ -379,7 +375,11 @@ fn a_change_that_the_store_cannot_take_is_refused_at_once_with_the_remedy() {
         let mut config = client::Config::new(vec![address], credentials.access(), "scratch");
         config.make = Some((directory.path().to_owned(), Durability::Copies { copies: 2, media: Media::Any }));
         let client = PoolClient::begin(config).await.unwrap();
-        until("all are there", async || client.status().await.unwrap().benefactors.len() == 6).await;
+        until("all are there, and are known to have room", async || {
+            let all = client.status().await.unwrap().benefactors;
+            all.iter().filter(|(_, credits)| *credits > 0).count() == 6
+        })
+        .await;
         let mut writer = client.create("file").await.unwrap();
         writer.write(&bytes(4, 12 * MIB)).await.unwrap();
         let refused = writer.sync().await.unwrap_err().to_string();

@@ -273,7 +273,7 @@ pub fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
                 match stage {
                     "record" if is_record => {
                         seen.store(true, Ordering::SeqCst);
-                        Verdict::Slow(Duration::from_secs(2))
+                        Verdict::Slow(Duration::from_secs(5))
                     }
                     "begin" if is_begin => {
                         seen.store(true, Ordering::SeqCst);
@@ -281,7 +281,7 @@ pub fn a_manager_that_is_killed_in_mid_drain_leaves_no_upload() {
                     }
                     "parts" if is_part && (first.contains("partNumber=2") || seen.load(Ordering::SeqCst)) => {
                         seen.store(true, Ordering::SeqCst);
-                        Verdict::Slow(Duration::from_secs(2))
+                        Verdict::Slow(Duration::from_secs(5))
                     }
                     "complete" if is_complete => {
                         seen.store(true, Ordering::SeqCst);

@@ -313,9 +313,6 @@ pub fn what_only_a_bucket_has_that_is_away_is_not_lost() {
     run(async {
         let Some((disturbing, bucket)) = behind() else { return };
         let mut pool = pool_at(&bucket, 1, 2);
-        // So many bytes take a while on busy processors.
-        pool.session = LONG;
-        pool.restart_manager(0);
         let client = client(&pool, &bucket.target("t")).await;
         // A group as a whole.
         let content = bytes(1, 64 * MIB);

@@ -198,8 +198,6 @@ fn a_quota_that_is_set_while_a_file_is_written_refuses_what_comes_and_nothing_th
 #[test]
 fn while_no_manager_answers_nothing_that_was_taken_is_lost_and_users_without_quotas_write_on() {
     let mut pool = Pool::new(1, 2, 96);
-    pool.session = Duration::from_secs(60);
-    pool.restart_manager(0);
     run(async {
         limit(&pool, Some(USER), mib(64), None).await;
         let mut config = pool.config(2);
@@ -232,9 +230,9 @@ fn while_no_manager_answers_nothing_that_was_taken_is_lost_and_users_without_quo
 #[test]
 fn a_creation_that_is_asked_for_again_is_as_any_other() {
     let mut pool = Pool::new(2, 1, 48);
-    pool.session = Duration::from_secs(60);
     run(async {
         limit(&pool, Some(USER), None, Some(Limit::AtMost(1))).await;
+        // Neither has looked at what is there before.
         (0..2).for_each(|at| pool.restart_manager(at));
         let client = pool.client(1).await;
         write(&client, "one", USER, b"1").await.unwrap();
@@ -297,8 +295,6 @@ fn a_user_is_told_of_what_the_target_has_at_a_name_and_not_of_the_quota() {
 
 /// What is said of users, what they have and what sessions have reserved is there whichever manager is asked, and whatever becomes of them.
 async fn outlasts(mut pool: Pool) {
-    pool.session = Duration::from_secs(60);
-    (0..pool.managers.len()).for_each(|at| pool.restart_manager(at));
     limit(&pool, Some(USER), mib(10), Some(Limit::AtMost(2))).await;
     let stuck = pool.hold_drains();
     let client = pool.client(2).await;

@@ -1,9 +1,5 @@
 //! Copies that wardens have fetched, and that nobody takes over.
 
-use std::time::Duration;
-
-use surgetank_model::Bandwidth;
-
 use crate::support::{LONG, MIB, Pool, bytes, drained, run, until, write};
 use surgetank_pool::benefactor::Benefactor;
 use surgetank_pool::chunks::{self, Fence, Get, Inventory, Reply, Request};
@@ -67,10 +63,7 @@ fn what_was_fetched_in_vain_takes_no_room_while_a_file_is_written() {
 fn a_file_is_replicated_only_while_all_its_copies_are_at_living_benefactors() {
     run(async {
         let mut pool = Pool::new(2, 3, 48);
-        // Slow enough to be seen.
-        pool.repair.idle = Bandwidth::from_mib_s(2);
-        pool.repair.beside = Bandwidth::from_mib_s(2);
-        (0..2).for_each(|at| pool.restart_manager(at));
+        let at_once = pool.repair.at_once;
         let stuck = pool.hold_drains();
         let client = pool.client(2).await;
         let mut inodes = Vec::new();
@@ -89,15 +82,20 @@ fn a_file_is_replicated_only_while_all_its_copies_are_at_living_benefactors() {
         };
         until("all are replicated", async || files().await[1] == 12 && whole().await == 12).await;
         for returns in [true, false] {
+            // Nothing is made again before it is seen.
+            pool.repair.at_once = 0;
+            (0..2).for_each(|at| pool.restart_manager(at));
             pool.benefactors[0].kill();
             if returns {
                 pool.restart_benefactor(0);
             }
-            // Some probes later.
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            let (found, whole_now) = (files().await, whole().await);
-            assert!(found[7] > 0 && found[1] + found[7] == 12, "copies were lost just now: {found:?}");
-            assert!(whole_now < 12, "copies were lost just now");
+            until("it is told that copies are lost", async || {
+                let found = files().await;
+                found[7] > 0 && found[1] + found[7] == 12 && whole().await < 12
+            })
+            .await;
+            pool.repair.at_once = at_once;
+            (0..2).for_each(|at| pool.restart_manager(at));
             until("all are replicated again", async || {
                 let all = whole().await == 12 && files().await[1] == 12;
                 assert!(!all || pool.missing().await == 0, "copies are missing");

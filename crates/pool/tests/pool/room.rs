@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{LONG, MIB, Pool, bytes, drained, has_free, run, until};
+use crate::support::{MIB, Pool, bytes, drained, has_free, run, until};
 use surgetank_pool::client::{Config, Error};
 
 #[test]
@@ -13,7 +13,7 @@ pub fn copies_of_what_has_left_the_pool_take_no_room_while_a_writer_waits_for_it
         // The writer alone makes copies again.
         pool.repair.at_once = 0;
         pool.restart_manager(0);
-        let client = pool.client_of(Config { timeout: Duration::from_secs(20), ..pool.config(2) }).await;
+        let client = pool.client_of(pool.config(2)).await;
         let (target, away) = (pool.target(), pool.directory.path().join("away"));
         // One mount alone may have 22 of the 24.
         let content = bytes(1, 23 * MIB);
@@ -66,9 +66,7 @@ pub fn what_was_sealed_for_a_commit_that_failed_takes_no_room_while_its_session_
 #[test]
 pub fn writers_that_wait_for_room_do_not_wait_for_each_other() {
     run(async {
-        let mut pool = Pool::new(1, 3, 12);
-        pool.session = LONG;
-        pool.restart_manager(0);
+        let pool = Pool::new(1, 3, 12);
         let client = Arc::new(pool.client(2).await);
         let writers = (0..12).map(|file| {
             let client = Arc::clone(&client);

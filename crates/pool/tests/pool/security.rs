@@ -143,10 +143,7 @@ fn denied<T: std::fmt::Debug>(what: &str, answer: Result<T, Status>) {
 #[test]
 fn a_mounts_token_reaches_its_own_target_alone() {
     run(async {
-        let mut pool = Pool::new(1, 1, 16);
-        // Nobody renews the sessions of this test.
-        pool.session = LONG;
-        pool.restart_manager(0);
+        let pool = Pool::new(1, 1, 16);
         drop(pool.client(1).await);
         let own = grant(&pool.target().join("own"));
         let (begun, session) = begin(&pool, "own", own.clone()).await;

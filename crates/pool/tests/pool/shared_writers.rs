@@ -30,17 +30,6 @@ impl Cells {
 /// The cells of a writer, what it has written, and the byte behind the last one of that.
 type Part = (Vec<(usize, usize)>, Vec<u8>, usize);
 
-/// A pool in which a slow machine ends no session.
-fn lasting(managers: usize, benefactors: usize, memory_mib: usize) -> Pool {
-    lasting_from(Pool::new(managers, benefactors, memory_mib))
-}
-
-fn lasting_from(mut pool: Pool) -> Pool {
-    pool.session = LONG;
-    (0..pool.managers.len()).for_each(|at| pool.restart_manager(at));
-    pool
-}
-
 /// What a writer has written, and what of that is synced.
 struct Account {
     written: Vec<u8>,
@@ -156,7 +145,7 @@ fn what_sessions_write_into_one_file_at_the_same_time_is_all_there() {
     run(async {
         for seed in 0..8 {
             let mut random = Random::from_seed(seed);
-            let pool = lasting(1, 3, 96);
+            let pool = Pool::new(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cell = [7, 1000, 50_000, 300_001, MIB, MIB + MIB / 2][usize::try_from(random.below(6)).unwrap()];
@@ -179,7 +168,7 @@ fn sessions_share_a_file_of_several_groups() {
     run(async {
         for seed in 0..2 {
             // The first group has 64 MiB.
-            let pool = lasting(1, 3, 192);
+            let pool = Pool::new(1, 3, 192);
             let client = pool.client(2).await;
             write(&client, "file", &vec![0; 63 * MIB + 5]).await.unwrap();
             let cells = Cells { size: 67 * MIB, cell: 777_777, writers: 3 };
@@ -196,7 +185,7 @@ fn sessions_share_a_file_of_several_groups() {
 #[test]
 fn a_chunk_that_is_being_written_is_whole_after_others_have_committed_elsewhere() {
     run(async {
-        let pool = lasting(1, 3, 192);
+        let pool = Pool::new(1, 3, 192);
         let (one, two) = (pool.client(2).await, pool.client(2).await);
         // The first group has 64 MiB.
         let mut content = bytes(1, 65 * MIB);
@@ -219,7 +208,7 @@ fn a_chunk_that_is_being_written_is_whole_after_others_have_committed_elsewhere(
 fn a_session_that_dies_loses_only_what_it_had_not_synced() {
     run(async {
         for seed in 0..3 {
-            let pool = lasting(1, 3, 96);
+            let pool = Pool::new(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cells = Cells { size: 3 * MIB, cell: 40_000, writers: 4 };
@@ -243,7 +232,7 @@ fn a_session_that_dies_loses_only_what_it_had_not_synced() {
 fn a_benefactor_that_dies_under_sessions_that_share_a_file_loses_nothing() {
     run(async {
         for seed in 0..2 {
-            let mut pool = lasting(2, 4, 64);
+            let mut pool = Pool::new(2, 4, 64);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cells = Cells { size: 5 * MIB, cell: 123_456, writers: 3 };
@@ -285,7 +274,7 @@ fn a_shared_file_is_larger_than_the_pool() {
     run(async {
         for seed in 0..2 {
             // Each benefactor holds 24 chunks, and each chunk lies at both.
-            let pool = lasting(1, 2, 24);
+            let pool = Pool::new(1, 2, 24);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let cells = Cells { size: 50 * MIB, cell: 700_000 + usize::try_from(seed).unwrap(), writers: 3 };
@@ -303,7 +292,7 @@ fn a_shared_file_is_larger_than_the_pool() {
 #[test]
 fn records_that_sessions_put_behind_each_other_are_all_there() {
     run(async {
-        let pool = lasting(1, 3, 96);
+        let pool = Pool::new(1, 3, 96);
         let client = pool.client(2).await;
         write(&client, "log", b"").await.unwrap();
         let (next, mut all) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
@@ -334,7 +323,7 @@ fn records_that_sessions_put_behind_each_other_are_all_there() {
 fn of_bytes_that_two_sessions_write_the_later_commit_counts() {
     run(async {
         // No warden looks, so that what a writer has seen is not over before it looks again: then it would look by itself.
-        let pool = lasting_from(Pool::swept(1, 2, 48, LONG));
+        let pool = Pool::swept(1, 2, 48, LONG);
         let (one, other) = (pool.client(1).await, pool.client(1).await);
         write(&one, "file", b"...............").await.unwrap();
         let (mut a, mut b) = (one.append("file").await.unwrap(), other.append("file").await.unwrap());
@@ -359,7 +348,7 @@ fn of_bytes_that_two_sessions_write_the_later_commit_counts() {
 #[test]
 fn a_cut_comes_before_what_others_commit_afterwards() {
     run(async {
-        let pool = lasting(2, 2, 48);
+        let pool = Pool::new(2, 2, 48);
         let (one, other) = (pool.client(1).await, pool.client(1).await);
         let old = bytes(1, 3 * MIB);
         for (name, drained_first) in [("here", false), ("drained", true)] {
@@ -406,7 +395,7 @@ fn a_cut_comes_before_what_others_commit_afterwards() {
 #[test]
 fn a_file_is_as_long_as_it_was_cut_off_though_others_have_committed_less() {
     run(async {
-        let pool = lasting(1, 2, 48);
+        let pool = Pool::new(1, 2, 48);
         let (one, other) = (pool.client(1).await, pool.client(1).await);
         let mut a = one.create("file").await.unwrap();
         a.sync().await.unwrap();
@@ -425,7 +414,7 @@ fn a_file_is_as_long_as_it_was_cut_off_though_others_have_committed_less() {
 #[test]
 fn who_rewrites_a_file_that_others_write_cuts_it_off_at_once() {
     run(async {
-        let pool = lasting(1, 2, 48);
+        let pool = Pool::new(1, 2, 48);
         let (one, other) = (pool.client(1).await, pool.client(1).await);
         write(&one, "file", &bytes(1, 2 * MIB)).await.unwrap();
         let inode = one.stat("file").await.unwrap().inode;
@@ -458,7 +447,7 @@ fn who_rewrites_a_file_that_others_write_cuts_it_off_at_once() {
 fn ranks_that_all_truncate_a_file_and_meet_have_all_that_they_write_then() {
     run(async {
         for seed in 0..3 {
-            let pool = lasting(1, 3, 96);
+            let pool = Pool::new(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", &bytes(99, 4 * MIB)).await.unwrap();
             let inode = client.stat("file").await.unwrap().inode;
@@ -491,7 +480,7 @@ fn sixteen_sessions_that_sync_one_small_file_at_the_same_time_all_come_through()
     const SYNCS: usize = 6;
     run(async {
         for sessions in [1, 4, 16] {
-            let pool = lasting(1, 3, 96);
+            let pool = Pool::new(1, 3, 96);
             let client = pool.client(2).await;
             write(&client, "file", b"").await.unwrap();
             let (meet, mut all) = (Arc::new(Barrier::new(sessions + 1)), JoinSet::new());
@@ -526,8 +515,6 @@ fn sixteen_sessions_that_sync_one_small_file_at_the_same_time_all_come_through()
 fn a_writer_that_could_not_catch_up_is_as_long_as_what_it_has_written() {
     run(async {
         let mut pool = Pool::new(1, 2, 48);
-        pool.session = LONG;
-        pool.restart_manager(0);
         let client = pool.client(1).await;
         write(&client, "file", b"ten bytes.").await.unwrap();
         let mut config = pool.config(1);

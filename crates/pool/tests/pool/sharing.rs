@@ -43,13 +43,14 @@ struct Stuck {
 impl Stuck {
     /// It has filled what it may. `None`: this machine cannot mount a small target.
     async fn begin(pool: &Pool, name: &str, media: Media) -> Option<Self> {
-        let (target, short) = (pool.directory.path().join(name), Duration::from_secs(2));
+        let (target, short) = (pool.directory.path().join(name), Duration::from_secs(3));
         std::fs::create_dir_all(&target).unwrap();
         let _small = Small::mount(&target, "size=1m")?;
         let (client, _) = mount(pool, name, media, short).await;
-        let mut taken = 0;
-        while write_more(&client, taken).await {
-            taken += 1;
+        // A slow machine may make it seem full for a moment.
+        let (mut taken, mut full) = (0, 0);
+        while full < 2 {
+            (taken, full) = if write_more(&client, taken).await { (taken + 1, 0) } else { (taken, full + 1) };
         }
         Some(Self { client, target, taken, _small })
     }
@@ -73,7 +74,10 @@ fn name(file: u64) -> String {
 async fn write_more(client: &PoolClient, file: u64) -> bool {
     match write(client, &name(file), &bytes(file, FILE)).await {
         Ok(()) => true,
-        Err(Error::NoRoom { .. }) => false,
+        Err(Error::NoRoom { .. }) => {
+            client.unlink(&name(file)).await.unwrap();
+            false
+        }
         Err(other) => panic!("{other:?}"),
     }
 }

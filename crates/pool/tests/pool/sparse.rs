@@ -415,9 +415,7 @@ fn files_with_holes_are_what_two_writers_make_of_them() {
     run(async {
         for (seed, memory_mib) in [(0, 96), (1, 32), (2, 24), (3, 32)] {
             // With less room than the file is long, most of it is drained while it is written.
-            let mut pool = Pool::new(1, 2, memory_mib);
-            pool.session = LONG;
-            pool.restart_manager(0);
+            let pool = Pool::new(1, 2, memory_mib);
             let (clients, other) = ([pool.client(2).await, pool.client(2).await], pool.client(2).await);
             write(&clients[0], "file", b"").await.unwrap();
             let mut writers = [None, None];

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::disk::CutDisk;
-use crate::support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use crate::support::{ENDING, LONG, MIB, Pool, bytes, read, run, same, until, write};
 use surgetank_model::random::Random;
 use surgetank_pool::benefactor::Benefactor;
 use surgetank_pool::benefactor::ssd::{Directory, Disk as _, Found, Log, NotAppended, Owner};
@@ -456,14 +457,15 @@ fn a_power_cut_of_everything_loses_nothing_that_was_synced() {
 async fn cut_all(seed: u64) {
     let mut random = Random::from_seed(seed);
     // One lends memory as well.
-    let mut pool = Pool::with_ssds(1, if seed.is_multiple_of(2) { 0 } else { 24 }, disks(3, 96));
+    let mut pool =
+        Pool::with_ssds(1, if seed.is_multiple_of(2) { 0 } else { 24 }, disks(3, 96)).with_sessions_of(ENDING);
     let stuck = pool.hold_drains();
     let durable = pool.config_of(Durability::Copies { copies: 2, media: Media::Ssd });
     let client = Arc::new(pool.client_of(durable.clone()).await);
     let mut writers = Vec::new();
     for file in 0..3_u64 {
         let client = Arc::clone(&client);
-        let synced = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let synced = Arc::new(AtomicUsize::new(0));
         let content = bytes(seed * 10 + file, 20 * MIB);
         let told = (Arc::clone(&synced), content.clone());
         let task = tokio::spawn(async move {
@@ -473,13 +475,15 @@ async fn cut_all(seed: u64) {
                 writer.write(part).await?;
                 written += part.len();
                 writer.sync().await?;
-                synced.store(written, std::sync::atomic::Ordering::SeqCst);
+                synced.store(written, Ordering::SeqCst);
             }
             writer.close().await
         });
         writers.push((task, told));
     }
-    tokio::time::sleep(Duration::from_millis(300 + random.below(1200))).await;
+    let is_some_synced = |(_, (synced, _)): &(_, (Arc<AtomicUsize>, _))| synced.load(Ordering::SeqCst) > 0;
+    until("something is synced", async || writers.iter().any(is_some_synced)).await;
+    tokio::time::sleep(Duration::from_millis(random.below(1200))).await;
     // The power goes everywhere at once: nobody acknowledges anything after this.
     (0..3).for_each(|id| disk(&pool, id).cut());
     (0..3).for_each(|id| pool.benefactors[id].kill());
@@ -488,7 +492,7 @@ async fn cut_all(seed: u64) {
     for (task, (synced_now, content)) in writers {
         task.abort();
         let _ = task.await;
-        synced.push((synced_now.load(std::sync::atomic::Ordering::SeqCst), content));
+        synced.push((synced_now.load(Ordering::SeqCst), content));
     }
     assert!(synced.iter().any(|(count, _)| *count > 0), "run {seed}: nothing was synced before the cut");
     drop(client);
@@ -558,7 +562,7 @@ fn a_full_ssd_is_back_pressure_and_a_broken_one_acknowledges_nothing() {
         let hasty = pool.client_of(config).await;
         let failed = write(&hasty, "large", &bytes(1, 60 * MIB)).await.unwrap_err().to_string();
         assert!(failed.contains("has no room until something is drained"), "{failed}");
-        drop(hasty);
+        hasty.finish().await.unwrap();
         std::fs::remove_file(stuck).unwrap();
         let client = pool.client(2).await;
         // What the target has makes room.

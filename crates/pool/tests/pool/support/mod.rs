@@ -12,6 +12,7 @@ pub mod held;
 pub mod planted;
 pub mod raw;
 pub mod s3;
+mod wait;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -41,10 +42,15 @@ use self::disk::CutDisk;
 use self::etcd_server::Server;
 #[allow(unused_imports, reason = "tests of mounts have files of their own")]
 pub use self::files::{append, drained, read, write};
+pub use self::wait::{at_last, until};
 
 pub const MIB: usize = 1 << 20;
 /// What a test waits for at most, so that a failure ends.
 pub const LONG: Duration = Duration::from_secs(60);
+/// How long a session lasts that is not renewed: a slow machine ends none.
+const LASTING: Duration = Duration::from_secs(600);
+/// The same where a test waits for the end: those that go on are renewed in time on a slow machine too.
+pub const ENDING: Duration = Duration::from_secs(12);
 
 /// The pool's name in an etcd.
 const POOL: &str = "pool";
@@ -64,15 +70,7 @@ impl Process {
         let runtime = runtime();
         let entered = runtime.enter();
         // A former process may have the port for another moment.
-        let listener = (0..100)
-            .find_map(|_| {
-                let bound = Listener::bind(at, credentials);
-                if bound.is_err() {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                bound.ok()
-            })
-            .expect("the port is free");
+        let listener = at_last("the port is free", || Listener::bind(at, credentials).ok());
         let address = listener.address().expect("it has an address").to_string();
         runtime.spawn(run(listener));
         drop(entered);
@@ -245,7 +243,7 @@ impl Pool {
             disks,
             said: Arc::default(),
             credentials: Credentials::new(Key::generate().expect("a key")),
-            session: Duration::from_secs(2),
+            session: LASTING,
             repair: manager::Config::default().repair,
             sweep,
             scrub,
@@ -275,15 +273,7 @@ impl Pool {
         let path = self.directory.path().join("pool.redb");
         let entered = runtime.enter();
         // What a former process did last may be on its way still.
-        let store = (0..200)
-            .find_map(|_| {
-                let opened = Embedded::open(&path);
-                if opened.is_err() {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                opened.ok()
-            })
-            .expect("the store opens");
+        let store = at_last("the store opens", || Embedded::open(&path).ok());
         drop(entered);
         self.store = Some((runtime, Arc::new(store)));
     }
@@ -307,17 +297,17 @@ impl Pool {
         let of_its_own = self.store_at.clone();
         let config = manager::Config {
             session: self.session,
-            benefactor: Duration::from_millis(800),
-            role: Duration::from_secs(1),
+            benefactor: Duration::from_secs(2),
+            role: Duration::from_secs(2),
             probe: Duration::from_millis(50),
             sweep: self.sweep,
             repair: self.repair,
             history: self.history,
             buckets: self.buckets.clone(),
             membership: membership::Config {
-                probe_timeout: Duration::from_millis(500),
+                probe_timeout: Duration::from_secs(1),
                 probe_interval: Duration::from_millis(100),
-                grace: Duration::from_secs(3),
+                grace: Duration::from_secs(4),
                 together: Duration::from_secs(2),
                 ..membership::Config::default()
             },
@@ -329,6 +319,13 @@ impl Pool {
             };
             let _ = manager::run(config, store, listener).await;
         })
+    }
+
+    /// The same whose sessions end so long after they were renewed last.
+    pub fn with_sessions_of(mut self, time: Duration) -> Self {
+        self.session = time;
+        (0..self.managers.len()).for_each(|at| self.restart_manager(at));
+        self
     }
 
     pub fn restart_manager(&mut self, at: usize) {
@@ -446,6 +443,17 @@ impl Pool {
     }
 
     /// What a benefactor says of itself.
+    /// Benefactors whose leases are not over, as the store has them.
+    pub async fn with_leases(&self) -> Vec<BenefactorId> {
+        let store = &self.store.as_ref().expect("the store is open").1;
+        let read = store.read(&[], &[Prefix::Lends]).await.expect("the store answers");
+        let lends = read.prefixes.into_iter().flatten().filter_map(|(_, stored)| match stored.value {
+            Value::Lends(lends) => Some(lends.place.id),
+            _ => None,
+        });
+        lends.collect()
+    }
+
     pub async fn alive(&self, id: usize) -> Alive {
         let peer = Peer::new(&self.benefactors[id].address, &self.credentials.access()).unwrap();
         match peer.ask::<Benefactor>(chunks::Request::Probe, LONG).await.unwrap() {
@@ -499,15 +507,6 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.kill_store();
-    }
-}
-
-/// Waits until something is so.
-pub async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    let end = tokio::time::Instant::now() + LONG;
-    while !is_so().await {
-        assert!(tokio::time::Instant::now() < end, "{what}: not within {LONG:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

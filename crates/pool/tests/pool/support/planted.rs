@@ -9,6 +9,7 @@ const AT_A_TIME: usize = 4;
 
 /// The bugs that no test finds, and prints how the others show. `test` plants a bug and runs what finds it; it fails with the bug.
 pub fn missed<B: Copy + Debug + Send + Sync + 'static>(bugs: &[B], test: fn(B)) -> Vec<B> {
+    super::wait::PATIENCE_S.store(60, Ordering::Relaxed);
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..AT_A_TIME {
@@ -21,7 +22,7 @@ pub fn missed<B: Copy + Debug + Send + Sync + 'static>(bugs: &[B], test: fn(B)) 
             });
         }
     });
-    // On busy processors sessions end, and with them what some of the bugs leave: those get another chance alone.
+    // Busy processors hide some of the bugs: those get another chance alone.
     let missed = missed.into_inner().expect("no thread panics while it holds it");
     missed.into_iter().filter(|bug| !is_found(*bug, test)).collect()
 }
