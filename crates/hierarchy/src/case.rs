@@ -32,7 +32,8 @@ pub struct Case {
     pub warmup: usize,
     /// How far above its fair latency each application's may be.
     pub slos: Vec<f64>,
-    /// How much of a level's cache an application's share may gain or lose in an interval under the optimal scheme.
+    /// How much of a level's cache an application's share may gain or lose in an interval under the optimal scheme and the
+    /// paper's algorithm.
     pub change_max: Option<f64>,
     /// How sure the optimal scheme is of curves, in standard deviations; it takes them for exact, if none.
     pub deviations: Option<f64>,

@@ -5,7 +5,7 @@ mod moves;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use surgetank_allocation::mlms::{Mlms, SAMPLES_MIN, Sample};
+use surgetank_allocation::mlms::{BOOTSTRAP_SAMPLES, Mlms, Sample};
 use surgetank_allocation::{
     Application, Basis, Description, Estimate, Hierarchy, Latencies, MissCurve, Model, Plan, Problem, Server, Slo,
     baselines, confidence, solve,
@@ -254,9 +254,8 @@ impl<'a> Controller<'a> {
         curves: &[MissCurve],
         measured: &mut [Measured],
     ) -> Option<Vec<Grant>> {
-        let samples = SAMPLES_MIN + 2;
-        let lasts = (self.case.warmup / samples).max(1);
-        let begins = self.case.warmup.saturating_sub(samples * lasts);
+        let lasts = (self.case.warmup / BOOTSTRAP_SAMPLES).max(1);
+        let begins = self.case.warmup.saturating_sub(BOOTSTRAP_SAMPLES * lasts);
         let of_bootstrap = self.ended.checked_sub(begins)?;
         let (is_bootstrap, is_last) = (self.ended < self.case.warmup, of_bootstrap % lasts == 0);
         if self.ended <= self.case.warmup && !is_last {

@@ -34,9 +34,12 @@ pub struct Mlms {
 /// Older samples are forgotten: applications change.
 const SAMPLES_MAX: usize = 64;
 
+/// Shares at which the first samples are taken, one after the other: more than a surface has coefficients.
+pub const BOOTSTRAP_SAMPLES: usize = SAMPLES_MIN + 2;
+
 /// By how much bootstrap moves shares of both levels from the fair share, in the order in which it tries them. Neighbours
 /// are a step apart in it, so that what one has less another has more. No six in a row are on one line or conic section.
-const BOOTSTRAP: [(f64, f64); 8] =
+const BOOTSTRAP: [(f64, f64); BOOTSTRAP_SAMPLES] =
     [(1.0, 1.0), (1.6, 0.6), (0.4, 1.4), (1.0, 0.3), (0.5, 0.5), (1.5, 1.5), (0.3, 1.0), (1.7, 0.9)];
 
 impl Mlms {

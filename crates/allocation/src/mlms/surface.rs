@@ -6,7 +6,7 @@ use surgetank_model::Bytes;
 /// c₀ + c₁u + c₂v + c₃u² + c₄v² + c₅w², where u = 1 − x/X, v = 1 − y/Y and w = 1 − (x+y)/(X+Y), none below 0.
 ///
 /// Without a negative coefficient that falls monotonically and is convex, so that a linear program can take it, too. Six
-/// coefficients are why bootstrap takes six samples.
+/// coefficients are why it takes six samples at least.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Surface {
     coefficients: [f64; TERMS],

@@ -22,7 +22,7 @@ const SLO: f64 = 0.05;
 /// Ours: the paper does not say. A hit takes a round trip of the network and a copy; disks are as many as the mixes keep half busy.
 const TIMES: Times = Times { level1_ms: 0.25, level2_ms: 0.75 };
 const DISKS: usize = 8;
-/// By how much the optimal scheme changes a share at once: caches get warm as fast as disks fill them.
+/// By how much the optimal scheme and the paper's algorithm change a share at once: caches get warm as fast as disks fill them.
 const CHANGE_MAX: f64 = 0.03;
 /// The margin is the one-sided 99 % of normal noise.
 const DEVIATIONS: f64 = 2.33;
