@@ -42,7 +42,8 @@ fn asked(server: SocketAddr, client: SocketAddr) -> Result<Option<u32>, Errno> {
         &netlink::SocketAddrNetlink::new(0, 0),
     )?;
     let mut answer = [0; 1024];
-    let (received, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty())?;
+    // It has answered by now, or never does.
+    let (received, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::DONTWAIT)?;
     understood(&answer[..received], client.port())
 }
 
