@@ -170,7 +170,7 @@ pub struct Left {
     pub lost: Vec<Undrained>,
     /// It was lost before.
     pub lost_before: Vec<Undrained>,
-    /// It is on SSD: the next life drains it.
+    /// It is on SSD, or in a draft at its target: the next life drains it.
     pub on_ssd: Vec<Undrained>,
 }
 

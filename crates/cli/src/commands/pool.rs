@@ -233,7 +233,10 @@ impl Up {
         let found = pool.found();
         tell("lost, since they were in memory and not drained when the pool ended last", &found.lost);
         tell("lost before", &found.lost_before);
-        tell("not drained when the pool ended last, but on SSD: they drain now", &found.on_ssd);
+        tell(
+            "not drained when the pool ended last, but kept on SSD or at their targets: they drain now",
+            &found.on_ssd,
+        );
         pool.remarks().iter().for_each(|remark| output::note(&format!("surgetank: {remark}")));
         if joined(&mut pool, benefactors as usize, &interrupt)? {
             self.tell_how_to_mount(&pool, &config, durable.as_deref())?;
@@ -241,7 +244,10 @@ impl Up {
         }
         drain(&pool, &interrupt)?;
         let left = pool.end().map_err(Failure::failed)?;
-        tell("not drained, but on SSD: the next `pool up` with the same directories drains them", &left.on_ssd);
+        tell(
+            "not drained, but kept on SSD or at their targets: the next `pool up` with the same directories drains them",
+            &left.on_ssd,
+        );
         if left.lost.is_empty() {
             return Ok(());
         }
