@@ -529,13 +529,13 @@ mod tests {
     use fuser::{Errno, INodeNo};
     use surgetank_pool_core::locks::{Lock, Range};
 
-    use crate::fixture::{Pool, run, tree, until};
+    use crate::fixture::{ENDING, Pool, run, tree, until};
     use crate::locks::Ask;
 
     #[test]
     fn who_wrote_in_a_session_that_has_ended_is_in_no_readers_way() {
         run(async {
-            let mut pool = Pool::new(1, 2, 24);
+            let mut pool = Pool::new(1, 2, 24).with_sessions_of(ENDING);
             let tree = tree(&pool).await;
             let owner = (0o644, 0, 0);
             let (attributes, written) =

@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::Arc;
 
-pub(crate) use self::support::{Pool, run, until};
+pub(crate) use self::support::{ENDING, Pool, run, until};
 use crate::sessions::Sessions;
 use crate::tree::Tree;
 
