@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use surgetank_mount::{Config, Error, point};
@@ -21,6 +21,8 @@ use super::serve::notify;
 
 /// How long a call of a program waits for the pool.
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// After which time a mount says what it waits for: where nobody listens at all it has ended by then.
+const LONG: Duration = Duration::from_secs(10);
 /// Between two looks whether the mount is still there.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// How long a mount that is interrupted while it starts may take until it answers after all.
@@ -112,16 +114,27 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// Starts a mount. Whoever interrupts that need not wait for a manager that does not answer.
-fn start(config: Config, interrupt: &Interrupt) -> Result<surgetank_mount::Mount, Failure> {
+/// Starts a mount. Whoever interrupts that need not wait for a manager that does not answer, and is told what is waited for once that takes long.
+fn start(config: Config, interrupt: &Interrupt, tell: impl Fn(&str)) -> Result<surgetank_mount::Mount, Failure> {
+    let waits = format!(
+        "no manager at {} has said yet that {} can be mounted: it is waited for",
+        config.managers.join(","),
+        config.target.display()
+    );
     let (sender, started) = mpsc::channel();
     // Nobody listens any more if it was interrupted.
     let heard = interrupt.clone();
     let start = move || drop(sender.send(surgetank_mount::Mount::start_unless(&config, || heard.raised())));
     std::thread::Builder::new().name("start".into()).spawn(start).map_err(Failure::failed)?;
+    let (began, mut told) = (Instant::now(), false);
     let ended = loop {
         match started.recv_timeout(LOOK_AGAIN) {
-            Err(RecvTimeoutError::Timeout) if !interrupt.raised() => {}
+            Err(RecvTimeoutError::Timeout) if !interrupt.raised() => {
+                if !told && began.elapsed() >= LONG {
+                    tell(&waits);
+                    told = true;
+                }
+            }
             // What is being mounted already is unmounted as ever.
             Err(RecvTimeoutError::Timeout) => break started.recv_timeout(BEGUN),
             ended => break ended,
@@ -154,7 +167,11 @@ impl Mount {
             timeout: TIMEOUT,
             commit_within: surgetank_mount::COMMIT_WITHIN,
         };
-        let mut mount = start(config, &interrupt)?;
+        let mut mount = start(config, &interrupt, |said| match self.detached {
+            // Whoever has started this process passes it on.
+            true => drop(output::print(said)),
+            false => output::note(&format!("surgetank: {said}")),
+        })?;
         if self.detached {
             for remark in mount.remarks() {
                 output::print(remark)?;

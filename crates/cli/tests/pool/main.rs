@@ -22,10 +22,12 @@ mod s3;
 mod ssd;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Pid;
@@ -121,8 +123,19 @@ fn a_mount_that_is_interrupted_before_a_manager_answers_leaves_no_process() {
     let (pool, point) = (format!("pool://{}", silent.local_addr().unwrap()), place.text("mnt"));
     let mut mount = binary();
     mount.args(["mount", &pool, &point, "--target", &place.text("target"), "--token", &place.key()]);
-    let mut child = mount.args(["--log-file", &place.text("log")]).process_group(0).spawn().unwrap();
-    silent.accept().unwrap();
+    mount.args(["--log-file", &place.text("log")]).process_group(0).stderr(Stdio::piped());
+    let mut child = mount.spawn().unwrap();
+    let _heard = silent.accept().unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(
+        said,
+        format!(
+            "surgetank: no manager at {} has said yet that {} can be mounted: it is waited for\n",
+            &pool[7..],
+            place.text("target")
+        )
+    );
     // As a terminal does it: both processes hear it.
     rustix::process::kill_process_group(Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
     assert!(!child.wait().unwrap().success());
