@@ -148,6 +148,16 @@ mod tests {
     }
 
     #[test]
+    fn a_server_of_both_protocols_is_known_to_a_client_of_the_older_one() {
+        let Ok(listener) = TcpListener::bind("[::]:0") else { return };
+        let Ok(client) = TcpStream::connect(("127.0.0.1", listener.local_addr().unwrap().port())) else { return };
+        let _served = listener.accept().unwrap();
+        // Where no such questions are answered, it is in the other table, and not found.
+        let Ok(found) = asked(client.peer_addr().unwrap(), client.local_addr().unwrap()) else { return };
+        assert_eq!(found, Some(rustix::process::geteuid().as_raw()));
+    }
+
+    #[test]
     fn an_answer_that_makes_no_sense_is_none() {
         let message = |of: u16, length: usize| {
             let mut message = vec![0; length];
