@@ -77,20 +77,23 @@ fn question(server: SocketAddr, client: SocketAddr) -> Vec<u8> {
 
 /// Whose the socket of an answer is. The kernel answers with the socket that listens, if there is no connection: its other end has no port.
 fn understood(answer: &[u8], client: u16) -> Result<Option<u32>, Errno> {
-    let two = |at: usize| answer.get(at..at + 2).and_then(|bytes| bytes.try_into().ok()).ok_or(Errno::BADMSG);
-    let four = |at: usize| answer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).ok_or(Errno::BADMSG);
-    match u16::from_ne_bytes(two(4)?) {
-        ERROR => match Errno::from_raw_os_error(i32::from_ne_bytes(four(HEADER)?).wrapping_neg()) {
+    match u16::from_ne_bytes(field(answer, 4)?) {
+        ERROR => match Errno::from_raw_os_error(i32::from_ne_bytes(field(answer, HEADER)?).wrapping_neg()) {
             Errno::NOENT => Ok(None),
             error => Err(error),
         },
         BY_FAMILY if answer.len() >= HEADER + ANSWER => {
-            let is_the_connection = u16::from_be_bytes(two(HEADER + 6)?) == client;
-            let (user, inode) = (u32::from_ne_bytes(four(HEADER + 64)?), u32::from_ne_bytes(four(HEADER + 68)?));
+            let is_the_connection = u16::from_be_bytes(field(answer, HEADER + 6)?) == client;
+            let (user, inode) =
+                (u32::from_ne_bytes(field(answer, HEADER + 64)?), u32::from_ne_bytes(field(answer, HEADER + 68)?));
             Ok((is_the_connection && inode != 0).then_some(user))
         }
         _ => Err(Errno::BADMSG),
     }
+}
+
+fn field<const LENGTH: usize>(answer: &[u8], at: usize) -> Result<[u8; LENGTH], Errno> {
+    answer.get(at..).and_then(|rest| rest.first_chunk()).copied().ok_or(Errno::BADMSG)
 }
 
 /// What the kernel's table says of the server's socket.
