@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::wait::there;
 use crate::support::{LONG, MIB, Pool, Small, bytes, drained, run, threads_do_first, until, write};
 use surgetank_pool::client::PoolClient;
 use surgetank_pool::manager::Standstill;
@@ -61,12 +62,14 @@ fn a_full_target_is_named_with_its_reason_and_failed_attempts_are_no_rate() {
         client.make_directory("run").await.unwrap();
         write(&client, "run/large", &bytes(2, 20 * MIB)).await.unwrap();
         until("it is told", async || standstill(&client).await.is_some_and(|of| of.seconds >= 2)).await;
-        let mut looks = 0;
-        while looks < 20 {
-            let status = client.status().await.unwrap();
+        for _ in 0..20 {
             // A publisher that begins anew finds it again.
-            let Some(standstill) = status.mounts[0].standstill.clone() else { continue };
-            looks += 1;
+            let (status, standstill) = there("it goes on", async || {
+                let status = client.status().await.unwrap();
+                let standstill = status.mounts[0].standstill.clone()?;
+                Some((status, standstill))
+            })
+            .await;
             assert_eq!((&*standstill.why, &*standstill.remedy), ("No space left on device", "make room there"));
             assert_eq!(Path::new(&status.mounts[0].target), pool.target());
             assert_eq!((status.mounts[0].journal, status.drain_bytes_s), (1, 0), "nothing reaches the target");
@@ -77,7 +80,7 @@ fn a_full_target_is_named_with_its_reason_and_failed_attempts_are_no_rate() {
         assert!((1..=2).contains(&said.len()), "{said:?}");
         assert!(said[0].contains("No space left on device") && said[0].contains("make room there"), "{said:?}");
         Small::remount(&pool.target(), "size=200m");
-        until("it is told how fast it drains", async || client.status().await.unwrap().drain_bytes_s > 0).await;
+        until("it is told how fast it drains", async || client.status().await.unwrap().drain_bytes_s >= 1 << 20).await;
         drained(&pool, &client, "run/large", &bytes(2, 20 * MIB)).await;
         assert_eq!(standstill(&client).await, None);
     });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::etcd_server::Server;
+use crate::support::wait::there;
 use crate::support::{Small, etcd, run, until};
 use surgetank_model::random::Random;
 use surgetank_pool::meta::{Embedded, LeaseEnded, MetaStore};
@@ -130,9 +131,7 @@ fn etcd_keeps_the_contract() {
 
 /// The former store's task ends a moment later.
 async fn reopened(path: &std::path::Path) -> Embedded {
-    let opened = std::cell::OnceCell::new();
-    until("the store opens again", async || Embedded::open(path).is_ok_and(|store| opened.set(store).is_ok())).await;
-    opened.into_inner().expect("it is open")
+    there("the store opens again", async || Embedded::open(path).ok()).await
 }
 
 /// See the module. The store is empty, and nobody else uses it.

@@ -12,7 +12,7 @@ pub mod held;
 pub mod planted;
 pub mod raw;
 pub mod s3;
-mod wait;
+pub mod wait;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

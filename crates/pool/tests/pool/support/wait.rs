@@ -13,14 +13,22 @@ fn end_of_patience() -> Instant {
 
 /// Waits until something is so.
 pub async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    there(what, async || is_so().await.then_some(())).await;
+}
+
+/// What is there at last.
+pub async fn there<T>(what: &str, is_there: impl AsyncFn() -> Option<T>) -> T {
     let end = end_of_patience();
-    while !is_so().await {
+    loop {
+        if let Some(found) = is_there().await {
+            return found;
+        }
         assert!(Instant::now() < end, "it was waited for in vain: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// What is there at last, from a thread that may wait.
+/// The same, from a thread that may wait.
 pub fn at_last<T>(what: &str, mut is_there: impl FnMut() -> Option<T>) -> T {
     let end = end_of_patience();
     loop {
